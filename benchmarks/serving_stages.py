@@ -194,7 +194,7 @@ class Arrivals:
 
     async def run(self, rate: float, seconds: float, seed: int, late_s: float) -> dict[str, Any]:
         """Return what `poisson` does."""
-        await self._outlet.ready()
+        await self._outlet.wait_ready()
         return await poisson(self._ask, rate=rate, seconds=seconds, seed=seed, late_s=late_s)
 
     async def _ask(self) -> int:

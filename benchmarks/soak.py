@@ -38,7 +38,7 @@ import hoplite_ray as hop
 from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.node.start import node_name
 from hoplite_ray.plugin.process.attachment import attachment
-from hoplite_ray.plugin.steward_client.life import StewardLife
+from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
 
 FLOATS = (1_000, 25_000, 50_000)  # within a message, in blocks, in more blocks
 SHARES = (50, 35, 15)
@@ -221,9 +221,10 @@ class Soak:
             with suppress(ValueError, FileNotFoundError, ray.exceptions.RayError):
                 steward = ray.get_actor(directory.name, namespace="hoplite_ray")
                 place = replace(attachment().place, directory=directory)
-                life = StewardLife.of(place)
+                life = StewardIncarnation.current(place)
                 ray.kill(steward, no_restart=False)
-                while StewardLife.of(place) == life:  # until then it still has what is made
+                # Until then the steward still has what is made.
+                while StewardIncarnation.current(place) == life:
                     time.sleep(0.05)
         else:
             if what == "oldest":

@@ -52,7 +52,7 @@ from hoplite_ray.errors import (
     WorldTimeoutError,
     WrongTypeError,
 )
-from hoplite_ray.plugin.hooks.joining import install as _install_joining
+from hoplite_ray.plugin.hooks.import_hooks import install as _install_joining
 
 if TYPE_CHECKING:
     from hoplite_ray.metrics.counters import NodeStats

@@ -12,7 +12,7 @@ from hoplite_ray.listener import Listener
 from hoplite_ray.pending import (
     Pending,
     PendingReduce,
-    Received,
+    ReceivedObject,
     Reduction,
     results,
     results_async,
@@ -28,7 +28,9 @@ class Collectives(ABC):
     _listener: Listener
 
     @abstractmethod
-    def _begin_gets(self, object_ids: Sequence[bytes], exists: bool) -> list[Pending[Received]]:
+    def _begin_gets(
+        self, object_ids: Sequence[bytes], exists: bool
+    ) -> list[Pending[ReceivedObject]]:
         """Start the gets that `gather` waits for."""
 
     @abstractmethod

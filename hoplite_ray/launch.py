@@ -87,7 +87,7 @@ class NodeProcess:
         with open(log, "ab") as errors:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
         try:
-            record = _record(process, log)
+            record = _read_record(process, log)
         except NodeLostError:
             if owns_directory:
                 shutil.rmtree(directory)
@@ -102,7 +102,7 @@ class NodeProcess:
             socket=record["socket"],
         )
         if owns_directory:
-            node._clean_up = weakref.finalize(node, _remove, os.getpid(), process, directory)
+            node._clean_up = weakref.finalize(node, _discard, os.getpid(), process, directory)
         return node
 
     @property
@@ -115,15 +115,15 @@ class NodeProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.send_signal(signal.SIGCONT)
-        return self._collect()
+        return self._wait_end()
 
     def kill(self) -> None:
         """Kill the node, as a crash would. Idempotent."""
         if self.process.poll() is None:
             self.process.kill()
-        self._collect()
+        self._wait_end()
 
-    def _collect(self) -> int:
+    def _wait_end(self) -> int:
         try:
             status = self.process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
@@ -134,7 +134,7 @@ class NodeProcess:
         return status
 
 
-def _record(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
+def _read_record(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
     """Return the line that a node prints when it is ready.
 
     Raises:  NodeLostError with the node's last words if it ends before.
@@ -149,7 +149,7 @@ def _record(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
     return dict(json.loads(line))
 
 
-def _remove(pid: int, process: subprocess.Popen[bytes], directory: Path) -> None:
+def _discard(pid: int, process: subprocess.Popen[bytes], directory: Path) -> None:
     """Kill a node that was not stopped, and remove its directory; do nothing in a forked child."""
     if os.getpid() != pid:
         return

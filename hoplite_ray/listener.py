@@ -11,9 +11,9 @@ from pathlib import Path
 from hoplite_ray import _native
 from hoplite_ray.config import progress_wanted
 from hoplite_ray.errors import NodeLostError
-from hoplite_ray.progress import ProgressLine, is_seen
+from hoplite_ray.progress import ProgressLine, should_show
 
-_LISTEN_S = 3600.0  # of one wait; closing the client ends it at once
+_WAIT_S = 3600.0  # of one wait; closing the client ends it at once
 
 
 class Listener:
@@ -28,13 +28,13 @@ class Listener:
         self._client = client
         self._directory = directory
         self._progress = progress_wanted()
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
         self._thread: threading.Thread | None = None
 
-    def on_end(self, request: _native.Request, callback: Callable[[], None]) -> None:
+    def add_end_callback(self, request: _native.Request, callback: Callable[[], None]) -> None:
         """Call `callback` when `request` has succeeded or failed; at once if it has already."""
-        with self._changing:
+        with self._lock:
             awaited = self._callbacks.get(request.id)
             if awaited is not None:
                 awaited.append(callback)
@@ -42,12 +42,12 @@ class Listener:
             self._callbacks[request.id] = [callback]
             if self._thread is None:
                 name = "hoplite_ray listener"
-                self._thread = threading.Thread(target=self._listen, name=name, daemon=True)
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
         try:
             self._client.watch(request)
         except NodeLostError:  # then it has ended, and no callback would come
-            self._tell(request.id)
+            self._run_callbacks(request.id)
 
     def wait_all(self, requests: Sequence[_native.Request], timeout_s: float) -> int | None:
         """Wait as `_native.Client.wait_all` does, on the caller's thread."""
@@ -60,14 +60,14 @@ class Listener:
         except OSError:
             return ""
 
-    def progress(
+    def show_progress(
         self, what: str, object_ids: Sequence[bytes], ended: Callable[[], int] = lambda: 0
     ) -> ProgressLine | None:
-        """Begin to show the progress of gets; return None if no person looks.
+        """Begin to show the progress of gets; return None without a terminal or notebook.
 
         `ended` returns how many of the gets have ended.
         """
-        if not is_seen(self._progress):
+        if not should_show(self._progress):
             return None
         line = ProgressLine(what, object_ids, ended, self._directory)
         line.start()
@@ -78,15 +78,15 @@ class Listener:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _listen(self) -> None:
+    def _run(self) -> None:
         with suppress(NodeLostError):
             while True:
-                ended = self._client.next_finished(_LISTEN_S)
+                ended = self._client.next_finished(_WAIT_S)
                 if ended is not None:
-                    self._tell(ended)
+                    self._run_callbacks(ended)
 
-    def _tell(self, request_id: int) -> None:
-        with self._changing:
+    def _run_callbacks(self, request_id: int) -> None:
+        with self._lock:
             callbacks = self._callbacks.pop(request_id, [])
         for callback in callbacks:
             callback()

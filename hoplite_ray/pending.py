@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from hoplite_ray import _native, ending  # noqa: F401 - releases native objects at the end
+from hoplite_ray import _native, process_end  # noqa: F401 - releases native objects at the end
 from hoplite_ray.errors import GetTimeoutError, InvalidArgumentError
 from hoplite_ray.listener import Listener
-from hoplite_ray.progress import PATIENCE_S, LateLine, ProgressLine
+from hoplite_ray.progress import SHOWN_AFTER_S, DelayedLine, ProgressLine
 from hoplite_ray.values.layout import checked_id, checked_timeout, short_name
 
 T = TypeVar("T")
@@ -38,22 +38,22 @@ class Pending(Generic[T]):
         what: str,
         hint: str,
         decode: Callable[[Any], T],
-        fetched: bytes | None = None,
+        object_id: bytes | None = None,
     ) -> None:
-        """`fetched` is the object that a get fetches, for the line that shows its progress."""
+        """`object_id` is the object that a get fetches, for the line that shows its progress."""
         self._listener = listener
         self._request = request
         self._what = what  # for error texts: "get of object 7f3a09c1..01000000"
         self._hint = hint  # why it may take so long, and what to do
         self._decode = decode
-        self._fetched = fetched
+        self._object_id = object_id
         self._began_s = time.monotonic()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the operation has succeeded or failed; return False after `timeout_s`."""
         timeout_s = checked_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        line = LateLine(self._line, self._began_s + PATIENCE_S)
+        line = DelayedLine(self._line, self._began_s + SHOWN_AFTER_S)
         try:
             while True:
                 left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
@@ -61,20 +61,20 @@ class Pending(Generic[T]):
                     return True
                 if left_s <= 0:
                     return False
-                line.look()
+                line.poll()
         finally:
             line.stop()
 
     @property
     def has_failed(self) -> bool:
         """True if the operation has failed."""
-        return self.wait_beside([self], 0.0) == 0
+        return self.wait_all([self], 0.0) == 0
 
-    def is_beside(self, other: Pending[Any]) -> bool:
+    def is_of_same_store(self, other: Pending[Any]) -> bool:
         """Return True if both operations are of one store."""
         return self._listener is other._listener
 
-    def wait_beside(self, all_of: Sequence[Pending[Any]], timeout_s: float) -> int | None:
+    def wait_all(self, all_of: Sequence[Pending[Any]], timeout_s: float) -> int | None:
         """Wait until all of these operations of one store have ended.
 
         Returns: the number of operations when all have succeeded; the place of the first failed one
@@ -94,53 +94,53 @@ class Pending(Generic[T]):
             self._request.cancel()
             raise
         if not finished:
-            raise self.too_late()
+            raise self.time_out()
         return self._decode(self._request.result())
 
     async def result_async(self, timeout_s: float | None = None) -> T:
         """Like `result`, but awaitable in any event loop; cancelling it cancels the operation."""
-        if self._fetched is None:
-            return await self.result_unseen(timeout_s)
-        async with _Shown(self._line, self._began_s + PATIENCE_S):
-            return await self.result_unseen(timeout_s)
+        if self._object_id is None:
+            return await self.result_without_line(timeout_s)
+        async with _ShownLine(self._line, self._began_s + SHOWN_AFTER_S):
+            return await self.result_without_line(timeout_s)
 
-    async def result_unseen(self, timeout_s: float | None) -> T:
+    async def result_without_line(self, timeout_s: float | None) -> T:
         """Like `result_async`, but without a line that shows the progress."""
         try:
             async with asyncio.timeout(checked_timeout(timeout_s)):
-                await self._ended()
+                await self._wait_ended()
         except TimeoutError:
-            raise self.too_late() from None
+            raise self.time_out() from None
         except BaseException:
             self._request.cancel()
             raise
         return self._decode(self._request.result())
 
-    def on_end(self, callback: Callable[[], None]) -> None:
+    def add_end_callback(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the operation has ended, on a thread of the store."""
-        self._listener.on_end(self._request, callback)
+        self._listener.add_end_callback(self._request, callback)
 
     def cancel(self) -> None:
         """Cancel the operation; a waiting `result` raises RequestCancelledError."""
         self._request.cancel()
 
-    async def _ended(self) -> None:
+    async def _wait_ended(self) -> None:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
 
-        def tell() -> None:
+        def announce() -> None:
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(ended.set)
 
-        self._listener.on_end(self._request, tell)
+        self._listener.add_end_callback(self._request, announce)
         await ended.wait()
 
     def _line(self) -> ProgressLine | None:
-        if self._fetched is None:
+        if self._object_id is None:
             return None
-        return self._listener.progress(self._what, [self._fetched])
+        return self._listener.show_progress(self._what, [self._object_id])
 
-    def too_late(self) -> GetTimeoutError:
+    def time_out(self) -> GetTimeoutError:
         """Cancel the operation; return the error to raise, which tells how long it has waited."""
         self._request.cancel()
         waited_s = round(time.monotonic() - self._began_s, 2)
@@ -150,7 +150,7 @@ class Pending(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedObject:
     """A received object: its value, and the incarnation of its bytes."""
 
     value: Any
@@ -185,7 +185,7 @@ class PendingPut(Pending[None]):
         """Wait for memory, write the bytes, and wait for the seal; each wait takes `timeout_s`."""
         super().result(timeout_s)
         if self._is_large:
-            self._client.write(self._request, self._data)  # a Ctrl-C takes the put back
+            self._client.write(self._request, self._data)  # Ctrl-C cancels the put
             self._hint = SEAL_HINT
             super().result(timeout_s)
 
@@ -199,7 +199,7 @@ class PendingPut(Pending[None]):
         try:
             await asyncio.shield(written)
         except asyncio.CancelledError:
-            self._request.cancel()  # the thread stops at its next part, and gives the range back
+            self._request.cancel()  # the thread stops at its next part, and releases the range
             written.add_done_callback(lambda task: task.cancelled() or task.exception())
             raise
         self._hint = SEAL_HINT
@@ -253,7 +253,7 @@ def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> li
              are of several stores. The other operations are then cancelled.
     """
     try:
-        failed = first_failure(pending, timeout_s)
+        failed = wait_for_failure(pending, timeout_s)
         if failed is not None:
             pending[failed].result()
         return [each.result() for each in pending]
@@ -263,7 +263,7 @@ def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> li
         raise
 
 
-def first_failure(pending: Sequence[Pending[Any]], timeout_s: float | None) -> int | None:
+def wait_for_failure(pending: Sequence[Pending[Any]], timeout_s: float | None) -> int | None:
     """Wait for several operations of one store, until one fails or all have ended.
 
     Returns: the place of the failed operation; None if all have succeeded.
@@ -276,18 +276,18 @@ def first_failure(pending: Sequence[Pending[Any]], timeout_s: float | None) -> i
         )
     timeout_s = checked_timeout(timeout_s)
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-    line = LateLine(lambda: _line_of(pending), time.monotonic() + PATIENCE_S)
+    line = DelayedLine(lambda: _line_of(pending), time.monotonic() + SHOWN_AFTER_S)
     try:
         while pending:
             left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
-            ended = pending[0].wait_beside(pending, min(_STEP_S, max(0.0, left_s)))
+            ended = pending[0].wait_all(pending, min(_STEP_S, max(0.0, left_s)))
             if ended is not None:
                 return ended if ended < len(pending) else None
             if left_s <= 0:
                 late = next((each for each in pending if not each.wait(0)), None)
                 if late is not None:
-                    raise late.too_late()
-            line.look()
+                    raise late.time_out()
+            line.poll()
         return None
     finally:
         line.stop()
@@ -295,9 +295,9 @@ def first_failure(pending: Sequence[Pending[Any]], timeout_s: float | None) -> i
 
 async def results_async(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> list[T]:
     """Like `results`, but awaitable; cancelling it cancels all operations."""
-    tasks = [asyncio.ensure_future(each.result_unseen(timeout_s)) for each in pending]
+    tasks = [asyncio.ensure_future(each.result_without_line(timeout_s)) for each in pending]
     try:
-        async with shown(pending):
+        async with show_progress(pending):
             return list(await asyncio.gather(*tasks))
     except BaseException:
         for task in tasks:
@@ -306,24 +306,24 @@ async def results_async(pending: Sequence[Pending[T]], timeout_s: float | None =
         raise
 
 
-def shown(pending: Sequence[Pending[Any]]) -> AbstractAsyncContextManager[None]:
-    """While they are awaited: one line for those that are there when it begins."""
-    return _Shown(lambda: _line_of(pending), time.monotonic() + PATIENCE_S)
+def show_progress(pending: Sequence[Pending[Any]]) -> AbstractAsyncContextManager[None]:
+    """Show one progress line in the body of an `async with` that awaits these operations."""
+    return _ShownLine(lambda: _line_of(pending), time.monotonic() + SHOWN_AFTER_S)
 
 
 def _line_of(pending: Sequence[Pending[Any]]) -> ProgressLine | None:
-    """One line for all of them, which come at once."""
+    """Return one progress line for several gets; None if there are none."""
     if not pending:
         return None
-    fetched = [each._fetched for each in pending if each._fetched is not None]
+    object_ids = [each._object_id for each in pending if each._object_id is not None]
     what = f"get of {len(pending)} objects"
-    return pending[0]._listener.progress(
-        what, fetched, lambda: sum(each.wait(0) for each in pending)
+    return pending[0]._listener.show_progress(
+        what, object_ids, lambda: sum(each.wait(0) for each in pending)
     )
 
 
-class _Shown:
-    """While something is awaited: the line that a thread's own wait has."""
+class _ShownLine:
+    """A progress line in the body of an `async with`, like that of `Pending.wait`."""
 
     def __init__(self, begin: Callable[[], ProgressLine | None], at_s: float) -> None:
         self._begin = begin
@@ -337,7 +337,7 @@ class _Shown:
     async def __aexit__(self, *how: object) -> None:
         self._timer.cancel()
         if self._line is not None:
-            await asyncio.to_thread(self._line.stop)  # it may be asking its node
+            await asyncio.to_thread(self._line.stop)  # the line's thread may wait for its node
 
     def _show(self) -> None:
         self._line = self._begin()

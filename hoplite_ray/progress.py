@@ -20,13 +20,13 @@ from typing import Any
 
 from hoplite_ray.errors import HopliteError
 
-PATIENCE_S = 1.0  # before the line appears: a shorter wait is over before a person reads it
+SHOWN_AFTER_S = 1.0  # before the line appears: a shorter wait is over before a person reads it
 _LOOK_S = 0.25  # between two looks at the transfers
 _CALL_S = 1.0  # for the node to answer one look
 _RATE_SHARE = 0.3  # weight of the newest look in the rate that is shown
 _WIDTH_MAX = 110
 _BAR_WIDTH, _BAR_WIDTH_MIN = 20, 4  # a narrow terminal shows the figures, and a shorter bar or none
-_place = threading.Lock()  # held by the one line that a process shows at a time
+_line_lock = threading.Lock()  # held by the one line that a process shows at a time
 
 
 class ProgressLine:
@@ -38,15 +38,15 @@ class ProgressLine:
         """`ended` returns how many of the gets have ended; any thread may call it."""
         self._what = what
         self._object_ids = object_ids
-        self._ended = ended
+        self._count_ended = ended
         self._directory = directory  # of the node
         self._began_s = time.monotonic()
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Show the line from now on, unless the process shows another line."""
-        if _place.acquire(blocking=False):
+        """Show the line, unless the process shows another one."""
+        if _line_lock.acquire(blocking=False):
             self._thread = threading.Thread(
                 target=self._run, name="hoplite_ray progress", daemon=True
             )
@@ -58,7 +58,7 @@ class ProgressLine:
             self._is_over.set()
             self._thread.join()
             self._thread = None
-            _place.release()
+            _line_lock.release()
 
     def _run(self) -> None:
         with suppress(
@@ -80,7 +80,7 @@ class ProgressLine:
                     _write(f"{self._what}: this machine's node does not answer")
                 else:
                     mine = [row for row in rows if row.target_id in self._object_ids]
-                    so_far.look(mine, time.monotonic() - self._began_s, self._ended())
+                    so_far.update(mine, time.monotonic() - self._began_s, self._count_ended())
                     excess = len(f"{self._what}: {so_far}") - _width()
                     bar_width = _BAR_WIDTH - max(excess, 0)
                     _write(f"{self._what}: {so_far.text(bar_width)}")
@@ -90,17 +90,17 @@ class ProgressLine:
             await calls.close()
 
 
-class LateLine:
-    """A line that appears when a wait has taken long."""
+class DelayedLine:
+    """A progress line that appears when a wait has lasted for `SHOWN_AFTER_S`."""
 
     def __init__(self, begin: Callable[[], ProgressLine | None], at_s: float) -> None:
-        """`begin` shows the line if a person looks; it is called from `at_s`, monotonic, on."""
+        """`begin` shows the line; `poll` calls it once, at the monotonic time `at_s` or later."""
         self._begin: Callable[[], ProgressLine | None] | None = begin
         self._at_s = at_s
         self._line: ProgressLine | None = None
 
-    def look(self) -> None:
-        """Begin the line if it is time: the wait goes on."""
+    def poll(self) -> None:
+        """Show the line if it is time. The waiting loop calls this again and again."""
         if self._begin is not None and time.monotonic() > self._at_s:
             self._line = self._begin()
             self._begin = None
@@ -116,14 +116,14 @@ class Progress:
 
     def __init__(self, count: int = 1) -> None:
         self._count = count
-        self._ended = 0
+        self._ended_count = 0
         self._stripes: dict[tuple[bytes, int], tuple[int, int]] = {}  # landed and size, in bytes
         self._stripe_counts: dict[bytes, int] = {}
         self._at_s = 0.0
         self._landed_bytes = 0
         self._bytes_per_s = 0.0
 
-    def look(self, rows: Iterable[Any], at_s: float, ended: int = 0) -> None:
+    def update(self, rows: Iterable[Any], at_s: float, ended: int = 0) -> None:
         """Take the transfers in flight now. A stripe that is no longer among them has landed.
 
         `ended` is the number of gets that have ended.
@@ -140,7 +140,7 @@ class Progress:
         if at_s > self._at_s and self._at_s:
             now = max(landed_bytes - self._landed_bytes, 0) / (at_s - self._at_s)
             self._bytes_per_s += _RATE_SHARE * (now - self._bytes_per_s)
-        self._at_s, self._landed_bytes, self._ended = at_s, landed_bytes, ended
+        self._at_s, self._landed_bytes, self._ended_count = at_s, landed_bytes, ended
 
     @property
     def size_bytes(self) -> int:
@@ -155,7 +155,7 @@ class Progress:
 
     def text(self, bar_width: int) -> str:
         """Return the line, with a bar if there is room for one."""
-        many = f"{self._ended} of {self._count} have come" if self._count > 1 else ""
+        many = f"{self._ended_count} of {self._count} have come" if self._count > 1 else ""
         if not self._stripes:
             return f"{many or 'nothing has come'} after {self._at_s:.0f} s"
         share = min(self._landed_bytes / max(self.size_bytes, 1), 1.0)
@@ -169,8 +169,8 @@ class Progress:
         return f"{come}{bar}{share:.0%} of {mib:.1f} MiB, {rate:.1f} MiB/s{until}"
 
 
-def is_seen(wanted: bool | None) -> bool:
-    """Return `wanted`, or without it whether this is a terminal or a notebook."""
+def should_show(wanted: bool | None) -> bool:
+    """Return `wanted`; if it is None, True in a terminal or a notebook."""
     return wanted if wanted is not None else sys.stderr.isatty() or _is_notebook()
 
 
@@ -184,7 +184,7 @@ def _width() -> int:
 
 
 def _write(text: str, end: str = "") -> None:
-    """Write over the line that is there, with spaces, because notebooks know no other way."""
+    """Overwrite the present line with spaces: notebooks have no other way to erase it."""
     width = _width()
     sys.stderr.write(f"\r{text[:width]:{width}}{end}")
     sys.stderr.flush()

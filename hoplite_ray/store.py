@@ -23,7 +23,7 @@ from hoplite_ray.pending import (
     SILENT_HINT,
     Pending,
     PendingPut,
-    Received,
+    ReceivedObject,
 )
 from hoplite_ray.unsealed import Range, Unsealed
 from hoplite_ray.values import codec
@@ -268,17 +268,19 @@ class Store(Collectives):
         """Like `get`, but awaitable; cancelling it cancels the transfer."""
         return (await self.begin_get(object_id, exists=exists).result_async(timeout_s)).value
 
-    def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[Received]:
+    def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[ReceivedObject]:
         """Start a get; see `get`."""
         object_id = checked_id(object_id)
         return self._pending_get(object_id, self._usable().get(object_id, exists))
 
-    def _begin_gets(self, object_ids: Sequence[bytes], exists: bool) -> list[Pending[Received]]:
+    def _begin_gets(
+        self, object_ids: Sequence[bytes], exists: bool
+    ) -> list[Pending[ReceivedObject]]:
         ids = [checked_id(each) for each in object_ids]
         requests = self._usable().gather(ids, exists)
         return list(map(self._pending_get, ids, requests))
 
-    def _pending_get(self, object_id: bytes, request: _native.Request) -> Pending[Received]:
+    def _pending_get(self, object_id: bytes, request: _native.Request) -> Pending[ReceivedObject]:
         return Pending(
             self._listener,
             request,
@@ -286,7 +288,7 @@ class Store(Collectives):
             hint="it has not been put yet, its bytes are still coming, or "
             f"{SILENT_HINT}; raise timeout_s",
             decode=_received,
-            fetched=object_id,
+            object_id=object_id,
         )
 
     def delete(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:
@@ -408,5 +410,5 @@ class Store(Collectives):
         return self._client
 
 
-def _received(fetched: Any) -> Received:
-    return Received(codec.decode(fetched.layout, fetched), fetched.incarnation)
+def _received(fetched: Any) -> ReceivedObject:
+    return ReceivedObject(codec.decode(fetched.layout, fetched), fetched.incarnation)

@@ -1,8 +1,8 @@
 """The metrics of stages and ingresses, by Serve's own metrics: one table.
 
 Serve adds the labels of application, deployment and replica. Ray takes 20 us for each value, and a
-query would wait for five of them at each stage. So in an event loop values are noted, and told to
-Ray later. Source: Vortex 6.3, for the choice of metrics.
+query would wait for five of them at each stage. So an event loop defers values, and a later turn
+gives them to Ray. Source: Vortex 6.3, for the choice of metrics.
 """
 
 from __future__ import annotations
@@ -73,63 +73,63 @@ PANELS: dict[str, tuple[Metric, ...]] = {
 METRICS = {metric.counter: metric for metrics in PANELS.values() for metric in metrics}
 
 _OF_SERVE = {"application", "deployment", "replica"}  # labels that Serve sets
-_TELL_S = 0.1  # between a value and its telling; Ray exports values every few seconds
-_AT_ONCE = 32  # values told in one turn of the event loop
+_FLUSH_S = 0.1  # how long a value is deferred; Ray exports values every few seconds
+_VALUES_PER_TURN = 32  # values given to Ray in one turn of the event loop
 
-_Note = tuple[Callable[..., None], float, Mapping[str, str]]
-_noted: deque[_Note] = deque()
-_telling: asyncio.AbstractEventLoop | None = None  # the event loop that is to tell the noted values
+_Deferred = tuple[Callable[..., None], float, Mapping[str, str]]
+_waiting_values: deque[_Deferred] = deque()
+_flushing_loop: asyncio.AbstractEventLoop | None = None  # the event loop that will call `_flush`
 
 
 def count(name: str, more: float = 1, **tags: str) -> None:
     """Add to a counter; `tags` are the values of the metric's own tags."""
-    _note(_made(name).inc, more, tags)
+    _defer(_metric(name).inc, more, tags)
 
 
-def show(name: str, value: float, **tags: str) -> None:
+def set_gauge(name: str, value: float, **tags: str) -> None:
     """Set a gauge."""
-    _note(_made(name).set, value, tags)
+    _defer(_metric(name).set, value, tags)
 
 
 def observe(name: str, value: float, **tags: str) -> None:
     """Add one value to a histogram."""
-    _note(_made(name).observe, value, tags)
+    _defer(_metric(name).observe, value, tags)
 
 
 def observe_query(took_s: float, deadline_s: float) -> None:
     """Add one query's time to a histogram that has the deadline among its bounds."""
-    _note(_made("serve_query_ms", deadline_s * 1000).observe, took_s * 1000, {})
+    _defer(_metric("serve_query_ms", deadline_s * 1000).observe, took_s * 1000, {})
 
 
-def _note(tell: Callable[..., None], value: float, tags: Mapping[str, str]) -> None:
-    """Have a value told later, or at once outside of an event loop."""
-    global _telling
+def _defer(record: Callable[..., None], value: float, tags: Mapping[str, str]) -> None:
+    """Give a value to Ray later, or at once outside of an event loop."""
+    global _flushing_loop
     loop = asyncio._get_running_loop()
     if loop is None:
-        tell(value, tags)
+        record(value, tags)
         return
-    _noted.append((tell, value, tags))
-    if _telling is not loop:  # the loop before has told all, or is closed
-        _telling = loop
-        loop.call_later(_TELL_S, _tell)
+    _waiting_values.append((record, value, tags))
+    if _flushing_loop is not loop:  # the other loop has flushed all, or is closed
+        _flushing_loop = loop
+        loop.call_later(_FLUSH_S, _flush)
 
 
-def _tell() -> None:
-    global _telling
-    for _ in range(_AT_ONCE):
+def _flush() -> None:
+    global _flushing_loop
+    for _ in range(_VALUES_PER_TURN):
         try:
-            tell, value, tags = _noted.popleft()
+            record, value, tags = _waiting_values.popleft()
         except IndexError:
             break
-        tell(value, tags)
-    if _noted:
-        asyncio.get_running_loop().call_soon(_tell)
+        record(value, tags)
+    if _waiting_values:
+        asyncio.get_running_loop().call_soon(_flush)
     else:
-        _telling = None
+        _flushing_loop = None
 
 
 @cache
-def _made(name: str, deadline_ms: float | None = None) -> Any:
+def _metric(name: str, deadline_ms: float | None = None) -> Any:
     metric = METRICS[name]
     own: Any = tuple(tag for tag in metric.tags if tag not in _OF_SERVE)  # Ray says tuple[str]
     if metric.kind == "gauge":

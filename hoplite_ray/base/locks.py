@@ -2,7 +2,7 @@
 
 A lock belongs to an open file (flock), and not to a process: a forked child has the same open file,
 and holds the lock with its parent. `hold` and `try_hold` therefore unlock the file before they
-close it. `take` leaves the lock to the descriptor: it lasts until the process ends, or until the
+close it. `acquire` leaves the lock to the descriptor: it lasts until the process ends, or until the
 descriptor and every copy of it in a forked child are closed. All files are opened with O_CLOEXEC,
 so that no other program inherits a lock.
 """
@@ -30,8 +30,8 @@ def hold(file: Path, timeout_s: float) -> Iterator[None]:
     Raises:  HeldError if another process still holds the lock after `timeout_s`.
     """
     deadline_s = time.monotonic() + timeout_s
-    with _opened(file, os.O_RDWR | os.O_CREAT) as descriptor:
-        while not _try_take(descriptor, fcntl.LOCK_EX):
+    with _open(file, os.O_RDWR | os.O_CREAT) as descriptor:
+        while not _try_acquire(descriptor, fcntl.LOCK_EX):
             if time.monotonic() >= deadline_s:
                 raise HeldError(f"{file} is held by another process")
             time.sleep(_LOOK_S)
@@ -44,11 +44,11 @@ def try_hold(file: Path) -> Iterator[bool]:
 
     Creates the file if it is missing.
     """
-    with _opened(file, os.O_RDWR | os.O_CREAT) as descriptor:
-        yield _try_take(descriptor, fcntl.LOCK_EX)
+    with _open(file, os.O_RDWR | os.O_CREAT) as descriptor:
+        yield _try_acquire(descriptor, fcntl.LOCK_EX)
 
 
-def take(descriptor: int) -> None:
+def acquire(descriptor: int) -> None:
     """Wait for the lock of an open file, and leave it to the descriptor."""
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
@@ -58,7 +58,7 @@ def is_held(file: Path) -> bool:
 
     Raises:  OSError if the file can't be opened, for example because it is missing.
     """
-    with _opened(file, os.O_RDONLY) as descriptor:
+    with _open(file, os.O_RDONLY) as descriptor:
         return is_held_by_another(descriptor)
 
 
@@ -69,13 +69,13 @@ def is_held_by_another(descriptor: int) -> bool:
     The lock is shared for the look, so that two looks at a time don't see each other.
     """
     try:
-        return not _try_take(descriptor, fcntl.LOCK_SH)
+        return not _try_acquire(descriptor, fcntl.LOCK_SH)
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 @contextmanager
-def _opened(file: Path, flags: int) -> Iterator[int]:
+def _open(file: Path, flags: int) -> Iterator[int]:
     descriptor = os.open(file, flags | os.O_CLOEXEC, 0o600)
     try:
         yield descriptor
@@ -84,7 +84,7 @@ def _opened(file: Path, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _try_take(descriptor: int, kind: int) -> bool:
+def _try_acquire(descriptor: int, kind: int) -> bool:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

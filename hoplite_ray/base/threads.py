@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def begin(work: Callable[[], T], name: str) -> Future[T]:
+def run_in_thread(work: Callable[[], T], name: str) -> Future[T]:
     """Do `work` in a new daemon thread.
 
     Returns: a future with the result of `work`, or with the error that it raised. It can't be

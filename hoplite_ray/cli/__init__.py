@@ -31,12 +31,12 @@ from hoplite_ray.errors import HopliteError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    asked = parser().parse_args(arguments)
-    if getattr(asked, "secret_file", None) is not None and asked.control is None:
+    parsed = parser().parse_args(arguments)
+    if getattr(parsed, "secret_file", None) is not None and parsed.control is None:
         sys.stderr.write("hoplite-ray: --secret-file goes with --control\n")
         return 2
     try:
-        return int(asked.command(asked))
+        return int(parsed.command(parsed))
     except HopliteError as error:
         sys.stderr.write(f"hoplite-ray: {error}\n")
         return 1

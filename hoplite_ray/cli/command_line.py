@@ -14,7 +14,7 @@ from hoplite_ray.cli import commands, options
 from hoplite_ray.cli.checks import doctor
 from hoplite_ray.cli.live import top, web
 from hoplite_ray.cli.tracing import trace
-from hoplite_ray.cli.tracing.lives import ID_DIGITS
+from hoplite_ray.cli.tracing.history import ID_DIGITS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hoplite_ray.cli.cluster.places import Cluster
-from hoplite_ray.cli.cluster.survey import RAY_SHARE, NodeReport, Survey, ask_each, look
+from hoplite_ray.cli.cluster.survey import RAY_SHARE, NodeReport, Survey, ask_each, find_and_survey
 from hoplite_ray.cli.cluster.tables import columns, size
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError, HopliteError
@@ -21,23 +21,23 @@ class NoServeError(HopliteError):
     """The dashboard of stages needs Ray Serve, which is not installed."""
 
 
-def status(asked: argparse.Namespace) -> int:
-    """Print the nodes; 0 if every one of them answers and none is in a minority."""
-    cluster, seen = look(asked)
-    if asked.json:
+def status(arguments: argparse.Namespace) -> int:
+    """Print the nodes; returns 0 if all answer, and none is in a minority."""
+    cluster, seen = find_and_survey(arguments)
+    if arguments.json:
         _print(json.dumps(_status_json(cluster, seen)))
     else:
         _print(_status_text(cluster, seen))
     return 0 if seen.is_healthy else 1
 
 
-def objects(asked: argparse.Namespace) -> int:
-    """Print the largest objects of all nodes; 0 if every node told its own."""
-    cluster, seen = look(asked)
+def objects(arguments: argparse.Namespace) -> int:
+    """Print the largest objects of all nodes; returns 0 if every node has answered."""
+    cluster, seen = find_and_survey(arguments)
     nodes = [node for node in seen.nodes if node.answers]
 
     async def ask() -> list[list[pb.Object] | ControlError]:
-        limit, timeout_s = asked.limit, asked.timeout_s * (1 - RAY_SHARE)
+        limit, timeout_s = arguments.limit, arguments.timeout_s * (1 - RAY_SHARE)
         return await ask_each(
             cluster,
             nodes,
@@ -46,18 +46,20 @@ def objects(asked: argparse.Namespace) -> int:
 
     found: dict[tuple[bytes, int], _Object] = {}
     missing = [f"{node}: {node.why}" for node in seen.nodes if not node.answers]
-    for node, told in zip(nodes, asyncio.run(ask()), strict=True):
-        if isinstance(told, ControlError):
-            missing.append(f"{node}: {told}")
+    for node, answer in zip(nodes, asyncio.run(ask()), strict=True):
+        if isinstance(answer, ControlError):
+            missing.append(f"{node}: {answer}")
             continue
-        for each in told:
+        for each in answer:
             found.setdefault((each.object_id, each.incarnation), _Object()).add(node, each)
-    largest = sorted(found.items(), key=lambda item: (-item[1].size_bytes, item[0]))[: asked.limit]
+    largest = sorted(found.items(), key=lambda item: (-item[1].size_bytes, item[0]))[
+        : arguments.limit
+    ]
     rows = [
         {"object_id": object_id.hex(), "incarnation": incarnation, **each.row()}
         for (object_id, incarnation), each in largest
     ]
-    if asked.json:
+    if arguments.json:
         _print(json.dumps({"objects": rows, "missing": missing}))
     else:
         _print(_objects_text(rows))
@@ -66,16 +68,16 @@ def objects(asked: argparse.Namespace) -> int:
     return 1 if missing else 0
 
 
-def drain(asked: argparse.Namespace) -> int:
-    """Drain one node; 0 once nothing is held only there, 1 with what is left."""
-    cluster, seen = look(asked, timeout_s=10.0)
-    node = _named(seen, asked.node)
+def drain(arguments: argparse.Namespace) -> int:
+    """Drain one node; returns 0 if all its objects are elsewhere, else 1 and prints the rest."""
+    cluster, seen = find_and_survey(arguments, timeout_s=10.0)
+    node = _find_node(seen, arguments.node)
 
     async def ask() -> list[pb.DrainReply | ControlError]:
         return await ask_each(
             cluster,
             [node],
-            lambda calls, node: calls.drain(node.control, node.key, timeout_s=asked.timeout_s),
+            lambda calls, node: calls.drain(node.control, node.key, timeout_s=arguments.timeout_s),
         )
 
     [reply] = asyncio.run(ask())
@@ -84,16 +86,16 @@ def drain(asked: argparse.Namespace) -> int:
     left: list[dict[str, Any]] = [
         {"object_id": each.object_id.hex(), "size_bytes": each.size_bytes} for each in reply.left
     ]
-    if asked.json:
-        told = {"drained": reply.drained, "sole_copies": reply.sole_copies, "left": left}
-        _print(json.dumps({"node_id": f"{node.node_id:x}", **told}))
+    if arguments.json:
+        fields = {"drained": reply.drained, "sole_copies": reply.sole_copies, "left": left}
+        _print(json.dumps({"node_id": f"{node.node_id:x}", **fields}))
     elif reply.drained:
         _print(f"{node} is drained: it holds nothing that no other node has; it may be ended")
     else:
         what = "1 object" if reply.sole_copies == 1 else f"{reply.sole_copies} objects"
         _print(
             f"{node} still holds {what} that no other node has, "
-            f"after {asked.timeout_s:g} s; it goes on moving them. The largest:"
+            f"after {arguments.timeout_s:g} s; it goes on moving them. The largest:"
         )
         for each in left:
             _print(f"  {each['object_id']}  {size(each['size_bytes'])}")
@@ -101,10 +103,10 @@ def drain(asked: argparse.Namespace) -> int:
     return 0 if reply.drained else 1
 
 
-def dashboard(asked: argparse.Namespace) -> int:
-    """Print the Grafana dashboard; it is the same for every cluster."""
+def dashboard(arguments: argparse.Namespace) -> int:
+    """Print the Grafana dashboard, which is the same for every cluster."""
     made = dashboards.dashboard()
-    if asked.serving:
+    if arguments.serving:
         try:
             from hoplite_ray.serve.metrics import PANELS
         except ImportError:
@@ -117,7 +119,7 @@ def dashboard(asked: argparse.Namespace) -> int:
     return 0
 
 
-def _named(seen: Survey, name: str) -> NodeReport:
+def _find_node(seen: Survey, name: str) -> NodeReport:
     begin = name.lower()
     exact = [node for node in seen.nodes if name == node.control or begin == f"{node.node_id:x}"]
     found = exact or [node for node in seen.nodes if f"{node.node_id:x}".startswith(begin)]
@@ -173,12 +175,16 @@ _OWN = {
 
 
 def _own_memory(seen: Survey) -> str:
-    """The table of what each node's process needs beside the arena; bytes, then counts."""
+    """Return the table of each node's memory beside the arena: bytes, then counts."""
     rows = []
     for node in seen.nodes:
-        told = node.counters
+        counters = node.counters
         cells = [
-            "-" if name not in told else size(told[name]) if "bytes" in name else str(told[name])
+            "-"
+            if name not in counters
+            else size(counters[name])
+            if "bytes" in name
+            else str(counters[name])
             for name in _OWN.values()
         ]
         rows.append([f"{node.node_id:x}" if node.node_id else "?", *cells])
@@ -188,15 +194,15 @@ def _own_memory(seen: Survey) -> str:
 def _status_text(cluster: Cluster, seen: Survey) -> str:
     rows = []
     for node in seen.nodes:
-        told = node.counters
+        counters = node.counters
         rows.append(
             [
                 f"{node.node_id:x}" if node.node_id else "?",
                 str(node.incarnation),
                 node.control,
                 node.state,
-                *(size(told[name]) if name in told else "-" for name in _SIZES),
-                *(str(told.get(name, "-")) for name in ("objects", "waiters")),
+                *(size(counters[name]) if name in counters else "-" for name in _SIZES),
+                *(str(counters.get(name, "-")) for name in ("objects", "waiters")),
             ]
         )
     answering = sum(node.answers for node in seen.nodes)
@@ -211,7 +217,7 @@ def _status_text(cluster: Cluster, seen: Survey) -> str:
 
 @dataclass(slots=True)
 class _Object:
-    """One attempt's bytes as all nodes tell of them."""
+    """One attempt's bytes, by the answers of all nodes."""
 
     size_bytes: int = 0
     mappings: int = 0
@@ -219,12 +225,12 @@ class _Object:
     orphaned: bool = False
     nodes: dict[str, list[str]] = field(default_factory=dict)  # by state, and those that pin it
 
-    def add(self, node: NodeReport, told: pb.Object) -> None:
-        self.size_bytes = max(self.size_bytes, told.size_bytes)
-        self.mappings += told.mappings
-        self.waiters += told.waiters
-        self.orphaned |= told.orphaned
-        for state in (told.state, *(["pinned"] if told.pinned else [])):
+    def add(self, node: NodeReport, row: pb.Object) -> None:
+        self.size_bytes = max(self.size_bytes, row.size_bytes)
+        self.mappings += row.mappings
+        self.waiters += row.waiters
+        self.orphaned |= row.orphaned
+        for state in (row.state, *(["pinned"] if row.pinned else [])):
             self.nodes.setdefault(state, []).append(f"{node.node_id:x}")
 
     def row(self) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Proof, on every control call, that the caller knows the cluster's secret (design decision 25).
 
-A proof is an HMAC-SHA256 over the method, the request's bytes, a nonce, the life of the node that
-is called and the moment in it. So it fits one request to one life of one node only, once, and for
-a minute. The caller learns life and moment from the node: its first call is refused with them, and
-made again. No wall clock is asked at either end. The secret itself never travels. gRPC without TLS
-does not hide what is asked and answered; tls.py does, where Ray's settings say so.
+A proof is an HMAC-SHA256 over the method, the request's bytes, a nonce, the run of the called node
+and the moment in that run. So a proof fits one request to one run of one node, once, for a minute.
+The caller learns run and moment from the node, which refuses the first call with a challenge; the
+caller then signs the call again. Neither end uses a wall clock. The secret itself never travels.
+gRPC without TLS hides neither requests nor answers; tls.py hides both if Ray's settings ask for it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _NONCES_MAX = 65536  # of the last two minutes; a busier control plane than this
 
 
 class NodeClock(NamedTuple):
-    """A caller's knowledge of a node: its life, and how far its clock is ahead of the caller's.
+    """A caller's knowledge of a node: its run, and how far its clock is ahead of the caller's.
 
-    Our clock is the caller's monotonic one. Both run alike; a machine that sleeps is challenged
+    Both clocks are monotonic and run alike. After a machine has slept, the next call is challenged
     again.
     """
 
@@ -36,18 +36,18 @@ class NodeClock(NamedTuple):
     ahead_s: float
 
 
-UNMET = NodeClock("unknown", 0.0)  # of a node that was never called
+UNKNOWN_CLOCK = NodeClock("unknown", 0.0)  # of a node that was never called
 
 
-def proof(
-    secret: bytes, method: str, request: bytes, *, clock: NodeClock = UNMET, now_s: float
+def make_proof(
+    secret: bytes, method: str, request: bytes, *, clock: NodeClock = UNKNOWN_CLOCK, now_s: float
 ) -> str:
     """Return the metadata value for one call to the node of `clock`, by the monotonic `now_s`."""
     stamp = f"{clock.life}:{now_s + clock.ahead_s:.3f}:{secrets.token_hex(16)}"
     return f"{stamp}:{_mac(secret, 'control', method.encode(), stamp.encode(), request)}"
 
 
-def learn(secret: bytes, signed: str, challenge: str, *, now_s: float) -> NodeClock | None:
+def read_challenge(secret: bytes, signed: str, challenge: str, *, now_s: float) -> NodeClock | None:
     """Return what the node's answer to the proof `signed` says; None if it is no such answer.
 
     A challenge covers the nonce that it answers, so that repeating an older one is of no
@@ -67,7 +67,7 @@ def _mac(secret: bytes, kind: str, *covered: bytes) -> str:
     return hmac.new(secret, text, hashlib.sha256).hexdigest()
 
 
-class OtherTimeError(UnauthenticatedError):
+class StaleProofError(UnauthenticatedError):
     """The caller knows the secret, and not the moment: it may sign again by `challenge`."""
 
     def __init__(self, message: str, challenge: str) -> None:
@@ -83,14 +83,14 @@ class Verifier:
         self._secret = secret
         self._life = secrets.token_hex(8)
         self._began_s = now_s
-        self._seen: dict[str, float] = {}  # nonce -> when it may be forgotten; oldest first
+        self._nonces: dict[str, float] = {}  # nonce -> when it may be forgotten; oldest first
 
     def check(self, method: str, request: bytes, given: str | None, *, now_s: float) -> None:
         """Return if `given` proves knowledge of the secret for this call.
 
         Raises:  UnauthenticatedError saying why not; never says anything about the secret.
         """
-        life, made_s, nonce, mac = _parts(given)
+        life, made_s, nonce, mac = _parse_proof(given)
         stamp = f"{given}".rpartition(":")[0]
         expected = _mac(self._secret, "control", method.encode(), stamp.encode(), request)
         if not hmac.compare_digest(expected, mac):
@@ -99,32 +99,32 @@ class Verifier:
             )
         moment_s = now_s - self._began_s
         if life != self._life or abs(moment_s - made_s) > _VALID_S:
-            raise OtherTimeError(
+            raise StaleProofError(
                 "the call is not signed for this moment of this life of the node; sign it again "
                 f"by the {CHALLENGE_KEY} metadata",
                 self._challenge(nonce, moment_s),
             )
-        self._forget(moment_s)
-        if nonce in self._seen:
+        self._forget_old_nonces(moment_s)
+        if nonce in self._nonces:
             raise UnauthenticatedError("the call was made before; sign every call anew")
-        if len(self._seen) >= _NONCES_MAX:
+        if len(self._nonces) >= _NONCES_MAX:
             raise UnauthenticatedError(f"{_NONCES_MAX} calls came in two minutes; call less often")
-        self._seen[nonce] = moment_s + 2 * _VALID_S  # it may be signed ahead by as much
+        self._nonces[nonce] = moment_s + 2 * _VALID_S  # it may be signed ahead by as much
 
     def _challenge(self, nonce: str, moment_s: float) -> str:
         text = f"{self._life}:{moment_s:.3f}"
         return f"{text}:{_mac(self._secret, 'challenge', nonce.encode(), text.encode())}"
 
-    def _forget(self, moment_s: float) -> None:
+    def _forget_old_nonces(self, moment_s: float) -> None:
         """Forget what would be refused for its age."""
-        while self._seen:
-            nonce, until_s = next(iter(self._seen.items()))
+        while self._nonces:
+            nonce, until_s = next(iter(self._nonces.items()))
             if moment_s < until_s:
                 return
-            del self._seen[nonce]
+            del self._nonces[nonce]
 
 
-def _parts(given: str | None) -> tuple[str, float, str, str]:
+def _parse_proof(given: str | None) -> tuple[str, float, str, str]:
     if given is None:
         raise UnauthenticatedError(
             f"the call has no {METADATA_KEY} metadata; call through hoplite_ray.control.client"

@@ -16,9 +16,16 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.control.auth import CHALLENGE_KEY, METADATA_KEY, UNMET, NodeClock, learn, proof
+from hoplite_ray.control.auth import (
+    CHALLENGE_KEY,
+    METADATA_KEY,
+    UNKNOWN_CLOCK,
+    NodeClock,
+    make_proof,
+    read_challenge,
+)
 from hoplite_ray.control.methods import METHODS, full_name
-from hoplite_ray.control.tls import Tls, advice, is_foreign
+from hoplite_ray.control.tls import Tls, advice, is_certificate_failure
 from hoplite_ray.control.view import Member, NodeKey, View, member_to_proto
 from hoplite_ray.control.voting import Vote, VoteRequest
 from hoplite_ray.errors import ControlError, UnauthenticatedError
@@ -26,9 +33,9 @@ from hoplite_ray.errors import ControlError, UnauthenticatedError
 CALL_TIMEOUT_S = 5.0  # a view change is two round trips and one write to the GCS: milliseconds
 _VOTE_S = 2.0  # a voter only writes down its answer; two rounds of it fit into CALL_TIMEOUT_S
 _CONFIRM_S = 1.0  # a voter asks within the time that it has for its vote
-KEEPALIVE_MS = 1000  # what a service has to put up with
-_REPLY_S = 1.0  # for the answer to travel after the node has used all the time that it was given
-_SIGNED_MAX = 3  # times of one call: its node may begin its next life in between
+KEEPALIVE_MS = 1000  # between two pings; every service must accept as many
+_REPLY_S = 1.0  # for the way of an answer, when the node has used all of its own time limit
+_SIGNATURES_MAX = 3  # of one call: its node may begin its next incarnation in between
 WATCH_TIMEOUT_S = 30.0  # a watch is asked again after this, so that no stream outlives its reader
 
 # No proxy: node addresses are the cluster's own. Quick redials: a node that starts answers soon.
@@ -58,7 +65,7 @@ class NoQuorumError(ControlError):
     """Too few members answer to commit a new view."""
 
 
-class AnotherLifeError(ControlError):
+class OtherIncarnationError(ControlError):
     """Another node or incarnation answers at the address: the one that was asked has ended."""
 
 
@@ -72,33 +79,33 @@ class ControlClient:
         self._secret = secret
         self._tls = Tls.from_environment()
         self._links: dict[str, _Link] = {}
-        self._hanging_up: set[asyncio.Task[None]] = set()
+        self._close_tasks: set[asyncio.Task[None]] = set()
 
     async def join(self, address: str, member: Member, *, passed_on: bool = False) -> View:
         """Ask for a view that has `member` in it."""
         request = pb.JoinRequest(member=member_to_proto(member), passed_on=passed_on)
-        return await self._view(address, "Join", request)
+        return await self._call_for_view(address, "Join", request)
 
     async def leave(self, address: str, key: NodeKey) -> View:
-        """Ask for a view without this life of the node."""
-        return await self._view(
+        """Ask for a view without this incarnation of the node."""
+        return await self._call_for_view(
             address, "Leave", pb.LeaveRequest(node_id=key[0], incarnation=key[1])
         )
 
     async def report_death(self, address: str, key: NodeKey, *, reporter: int) -> View:
-        """Say that this life of the node is over, as `reporter` has seen."""
+        """Report that this incarnation of the node is over, as `reporter` has seen."""
         request = pb.DeathReport(node_id=key[0], incarnation=key[1], reporter=reporter)
-        return await self._view(address, "ReportDeath", request)
+        return await self._call_for_view(address, "ReportDeath", request)
 
-    async def confirms(self, teller: Member, key: NodeKey) -> bool:
-        """Ask `teller` itself whether it says that this life of a node is over."""
+    async def confirm_death(self, reporter: Member, key: NodeKey) -> bool:
+        """Ask `reporter` itself whether this incarnation of a node is over."""
         request = pb.ConfirmRequest(node_id=key[0], incarnation=key[1])
-        told = await self._unary(teller.control, "Confirm", request, timeout_s=_CONFIRM_S)
+        told = await self._unary(reporter.control, "Confirm", request, timeout_s=_CONFIRM_S)
         reply = cast(pb.Confirmation, told)
-        return reply.confirmed and (reply.node_id, reply.incarnation) == teller.key
+        return reply.confirmed and (reply.node_id, reply.incarnation) == reporter.key
 
     async def vote(self, voter: Member, request: VoteRequest) -> Vote:
-        """Ask for the vote of this life of the node.
+        """Ask for the vote of this incarnation of the node.
 
         Raises:  AnotherLifeError if it has ended and another has its address.
         """
@@ -106,13 +113,15 @@ class ControlClient:
         reply = await self._unary(voter.control, "Vote", encoded, timeout_s=_VOTE_S)
         vote = cast(pb.VoteReply, reply)
         if (vote.node_id, vote.incarnation) != voter.key:
-            raise AnotherLifeError(f"node {vote.node_id:x}/{vote.incarnation} answers there now")
+            raise OtherIncarnationError(
+                f"node {vote.node_id:x}/{vote.incarnation} answers there now"
+            )
         return Vote.from_proto(vote)
 
     async def has_ended(self, member: Member) -> bool:
-        """Return whether the process is known to have ended: its machine refuses connections.
+        """Return True if the member's machine refuses connections: its process has ended.
 
-        False is no answer: it may live, or its machine may be down or cut off.
+        False proves nothing: the process may live, or its machine may be down or cut off.
         """
         address, _, port = member.control.rpartition(":")
         try:
@@ -174,7 +183,7 @@ class ControlClient:
         return cast(pb.Traced, reply)
 
     async def drain(self, address: str, key: NodeKey, *, timeout_s: float) -> pb.DrainReply:
-        """Have this life of the node move what it alone holds.
+        """Have this incarnation of the node move what it alone holds.
 
         Returns: when it has, or at `timeout_s`.
         """
@@ -201,11 +210,11 @@ class ControlClient:
             async for message in views:
                 yield View.from_proto(cast(pb.View, message))
         except _DeadlineError:
-            return  # as it was to be
+            return  # `timeout_s` is over
 
     async def is_healthy(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> bool:
         """Ask the standard health service."""
-        with self._link(address, timeout_s) as link:
+        with self._use_link(address, timeout_s) as link:
             stub = cast(Any, health_pb2_grpc.HealthStub)(link.channel)
             try:
                 reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
@@ -213,28 +222,28 @@ class ControlClient:
                 return False
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
-    def keep(self, addresses: Collection[str]) -> None:
-        """Hang up everywhere else, where a call is under way when it has ended.
+    def keep_only(self, addresses: Collection[str]) -> None:
+        """Close the links to all other addresses; a link with calls closes after its last call.
 
-        A link takes some 20 KiB, and in a long life nodes come and go at ever new addresses.
+        A link takes some 20 KiB, and over months nodes come and go at ever new addresses.
         """
         for address, link in list(self._links.items()):
             link.is_kept = address in addresses
-            self._let_go(address, link)
+            self._close_unused(address, link)
 
     async def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all links."""
         for link in self._links.values():
             await link.channel.close()
         self._links.clear()
-        await asyncio.gather(*self._hanging_up)
+        await asyncio.gather(*self._close_tasks)
 
     @contextmanager
-    def _link(self, address: str, connect_s: float) -> Iterator[_Link]:
-        """Give the link to that address for one call, which waits so long for it to be there."""
+    def _use_link(self, address: str, connect_s: float) -> Iterator[_Link]:
+        """Yield the link to `address` for one call, which waits at most `connect_s` for it."""
         link = self._links.get(address)
-        if link is not None and link.connect_s < connect_s and not link.is_there:
-            self._forget(address, link)
+        if link is not None and link.connect_s < connect_s and not link.is_ready:
+            self._drop_link(address, link)
             link = None
         if link is None:
             link = _Link(self._dial(address, connect_s), connect_s)
@@ -244,20 +253,20 @@ class ControlClient:
             yield link
         finally:
             link.calls -= 1
-            self._let_go(address, link)
+            self._close_unused(address, link)
 
     async def _connect(self, link: _Link, address: str, method: str, limit_s: float) -> None:
-        """Wait until the link is there, or can't be: then the call says why.
+        """Wait until the link is ready, or has failed: then the call raises the reason.
 
         Raises:  UnreachableError at the limit. The next call dials anew, because the kernel waits
-                 longer and longer before it repeats what was lost.
+                 longer and longer before it repeats a lost packet.
         """
         try:
             async with asyncio.timeout(limit_s):
                 while (state := link.channel.get_state(try_to_connect=True)) in _DIALLING:
                     await link.channel.wait_for_state_change(state)
         except TimeoutError:
-            self._forget(address, link)
+            self._drop_link(address, link)
             error = UnreachableError(
                 f"{method} at {address}: no connection within {limit_s:.3g} s; look at its "
                 "machine and the way to it, or wait longer if it is busy"
@@ -265,48 +274,48 @@ class ControlClient:
             error.silent_s = limit_s
             raise error from None
 
-    def _forget(self, address: str, link: _Link) -> None:
-        """Have later calls dial anew; the link ends with the calls that it has."""
+    def _drop_link(self, address: str, link: _Link) -> None:
+        """Have later calls dial anew; the link closes after its last call."""
         if self._links.get(address) is link:
             del self._links[address]
         link.is_kept = False
-        self._let_go(address, link)
+        self._close_unused(address, link)
 
-    def _let_go(self, address: str, link: _Link) -> None:
+    def _close_unused(self, address: str, link: _Link) -> None:
         if link.calls == 0 and not link.is_kept:
             if self._links.get(address) is link:
                 del self._links[address]
             task = asyncio.get_running_loop().create_task(link.channel.close())
-            self._hanging_up.add(task)
-            task.add_done_callback(self._hanging_up.discard)
+            self._close_tasks.add(task)
+            task.add_done_callback(self._close_tasks.discard)
 
     def _dial(self, address: str, connect_s: float) -> grpc.aio.Channel:
-        """Dial; gRPC gives a connection, its greeting too, as long as its least backoff.
+        """Dial an address. gRPC's least backoff limits the connection and its handshake.
 
-        That is a little more than callers wait, for each ends its own wait: gRPC keeps a
-        connection that it greets until then, although its channel is closed.
+        The limit is a little longer than the callers' own waits. gRPC keeps a connection in its
+        handshake until the limit, even when its channel is closed.
         """
         dial_ms = 1000 * (math.ceil(connect_s) + 1)
         options = (*_OPTIONS, ("grpc.min_reconnect_backoff_ms", dial_ms))
         if self._tls is None:
             return grpc.aio.insecure_channel(address, options=options)
-        trust = self._tls.at_the_caller()
+        trust = self._tls.caller_credentials()
         return grpc.aio.secure_channel(address, trust, options=options)
 
-    def _signed(self, link: _Link, method: str, request: bytes) -> str:
+    def _sign(self, link: _Link, method: str, request: bytes) -> str:
         now_s = time.monotonic()
-        return proof(self._secret, method, request, clock=link.clock, now_s=now_s)
+        return make_proof(self._secret, method, request, clock=link.clock, now_s=now_s)
 
-    def _is_to_sign_again(self, link: _Link, signed: str, error: grpc.aio.AioRpcError) -> bool:
-        """Tell whether the node has only refused the moment, which the link knows from now on."""
+    def _take_challenge(self, link: _Link, signed: str, error: grpc.aio.AioRpcError) -> bool:
+        """Take the node's clock from its challenge; return True if it has sent one."""
         for key, challenge in error.trailing_metadata() or ():
             if key == CHALLENGE_KEY:
-                clock = learn(self._secret, signed, challenge, now_s=time.monotonic())
+                clock = read_challenge(self._secret, signed, challenge, now_s=time.monotonic())
                 link.clock = clock or link.clock
                 return clock is not None
         return False
 
-    async def _view(self, address: str, method: str, request: Message) -> View:
+    async def _call_for_view(self, address: str, method: str, request: Message) -> View:
         return View.from_proto(cast(pb.View, await self._unary(address, method, request)))
 
     async def _unary(
@@ -314,20 +323,20 @@ class ControlClient:
     ) -> Message:
         encoded = request.SerializeToString()
         ends_s = time.monotonic() + timeout_s
-        with self._link(address, timeout_s) as link:
+        with self._use_link(address, timeout_s) as link:
             await self._connect(link, address, method, timeout_s)
             call = link.channel.unary_unary(
                 full_name(method), response_deserializer=METHODS[method].reply.FromString
             )
-            for tries_left in reversed(range(_SIGNED_MAX)):
-                signed = self._signed(link, method, encoded)
+            for tries_left in reversed(range(_SIGNATURES_MAX)):
+                signed = self._sign(link, method, encoded)
                 left_s = max(0.0, ends_s - time.monotonic())
                 try:
                     reply = await call(encoded, timeout=left_s, metadata=((METADATA_KEY, signed),))
                     return cast(Message, reply)
                 except grpc.aio.AioRpcError as error:
-                    if not (tries_left and self._is_to_sign_again(link, signed, error)):
-                        raise self._as_ours(address, method, error) from None
+                    if not (tries_left and self._take_challenge(link, signed, error)):
+                        raise self._to_control_error(address, method, error) from None
         raise AssertionError("unreachable")
 
     async def _stream(
@@ -342,13 +351,13 @@ class ControlClient:
         encoded = request.SerializeToString()
         ends_s = time.monotonic() + timeout_s
         connect_s = min(timeout_s, connect_s)
-        with self._link(address, connect_s) as link:
+        with self._use_link(address, connect_s) as link:
             await self._connect(link, address, method, connect_s)
             stream = link.channel.unary_stream(
                 full_name(method), response_deserializer=METHODS[method].reply.FromString
             )
-            for tries_left in reversed(range(_SIGNED_MAX)):
-                signed = self._signed(link, method, encoded)
+            for tries_left in reversed(range(_SIGNATURES_MAX)):
+                signed = self._sign(link, method, encoded)
                 left_s = max(0.0, ends_s - time.monotonic())
                 call = stream(encoded, timeout=left_s, metadata=((METADATA_KEY, signed),))
                 try:
@@ -356,19 +365,21 @@ class ControlClient:
                         yield message
                     return
                 except grpc.aio.AioRpcError as error:
-                    if not (tries_left and self._is_to_sign_again(link, signed, error)):
-                        raise self._as_ours(address, method, error) from None
+                    if not (tries_left and self._take_challenge(link, signed, error)):
+                        raise self._to_control_error(address, method, error) from None
                 finally:
                     call.cancel()
 
-    def _as_ours(self, address: str, method: str, error: grpc.aio.AioRpcError) -> ControlError:
+    def _to_control_error(
+        self, address: str, method: str, error: grpc.aio.AioRpcError
+    ) -> ControlError:
         details = error.details() or ""
         text = f"{method} at {address}: {details}"
         match error.code():
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return _DeadlineError(text)
             case grpc.StatusCode.UNAVAILABLE:
-                kind = RefusedError if is_foreign(details) else UnreachableError
+                kind = RefusedError if is_certificate_failure(details) else UnreachableError
                 return kind(text + advice(details, self._tls))
             case grpc.StatusCode.UNAUTHENTICATED:
                 return RefusedError(text)
@@ -381,27 +392,27 @@ class ControlClient:
 
 @dataclass(slots=True)
 class _Link:
-    """A connection to one address, what the node there says of its clock, and calls under way."""
+    """A connection to one address, the clock of the node there, and the calls under way."""
 
     channel: grpc.aio.Channel
     connect_s: float  # how long it is dialled
-    clock: NodeClock = UNMET
+    clock: NodeClock = UNKNOWN_CLOCK
     calls: int = 0
     is_kept: bool = True
 
     @property
-    def is_there(self) -> bool:
-        """Tell whether calls go by it now."""
+    def is_ready(self) -> bool:
+        """True if the connection is open."""
         return bool(self.channel.get_state() is grpc.ChannelConnectivity.READY)
 
 
 class _DeadlineError(UnreachableError):
-    """It did not answer in time, or had nothing more to say."""
+    """The node did not answer in time, or a watch has reached its limit."""
 
 
 class RefusedError(ControlError, UnauthenticatedError):
-    """The node does not accept our proof, or its certificate is none for us."""
+    """The node refuses this process's proof, or this process refuses the node's certificate."""
 
 
 class UnlikeError(RefusedError):
-    """The node encrypts data and we don't, or the other way round."""
+    """One of the node and this process encrypts data, and the other does not."""

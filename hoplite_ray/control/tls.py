@@ -48,7 +48,7 @@ class Tls:
                 "name the certificate, its key and the authority's certificate"
             )
         certificate, key, authority = (Path(environment[name]) for name in _FILES)
-        return cls(*_checked(certificate, key, authority))
+        return cls(*_read_files(certificate, key, authority))
 
     @classmethod
     def for_data(cls) -> Tls:
@@ -70,40 +70,40 @@ class Tls:
         certificate, key, authority = (str(each, "utf-8", "replace") for each in files)
         return certificate, key, authority
 
-    def at_the_node(self) -> grpc.ServerCredentials:
+    def node_credentials(self) -> grpc.ServerCredentials:
         """Return credentials that admit only callers with a certificate of the authority."""
         pairs = [(self.key, self.certificate)]
         return grpc.ssl_server_credentials(pairs, self.authority, require_client_auth=True)
 
-    def at_the_caller(self) -> grpc.ChannelCredentials:
-        """Return what shows our certificate, and wants one of the authority."""
+    def caller_credentials(self) -> grpc.ChannelCredentials:
+        """Return credentials that show this process's certificate and require the authority's."""
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
 
 
-def is_foreign(details: str) -> bool:
-    """Tell whether a call failed because the node's certificate is none for us."""
+def is_certificate_failure(details: str) -> bool:
+    """Return True if a call failed because this process refuses the node's certificate."""
     return "CERTIFICATE_VERIFY_FAILED" in details or "Hostname Verification" in details
 
 
 def advice(details: str, tls: Tls | None) -> str:
-    """Say what to do about a connection that failed as those of unlike settings do; else ""."""
-    if is_foreign(details):
+    """Return the next step for a connection that failed by its TLS settings; else ""."""
+    if is_certificate_failure(details):
         return f"; its certificate must name this address and be signed by our {_FILES[2]}"
     if "WRONG_VERSION_NUMBER" in details:
         return f"; it speaks no TLS, and {_USE} is set here: set it on the node as well"
-    if "failed to connect" not in details or not _was_hung_up(details):
+    if "failed to connect" not in details or not _is_hang_up(details):
         return ""
     if tls is None:
         return f"; it hangs up on callers without TLS if {_USE} is set there: set it here as well"
     return f"; it hangs up on callers whose {_FILES[0]} its {_FILES[2]} has not signed"
 
 
-def _was_hung_up(details: str) -> bool:
+def _is_hang_up(details: str) -> bool:
     return "Socket closed" in details or "Connection reset" in details
 
 
-def _checked(certificate: Path, key: Path, authority: Path) -> list[bytes]:
-    """Return what is in the files once OpenSSL has found them of use; gRPC would only log."""
+def _read_files(certificate: Path, key: Path, authority: Path) -> list[bytes]:
+    """Return the files' contents after OpenSSL has accepted them; gRPC would only log an error."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         contents = [file.read_bytes() for file in (certificate, key, authority)]

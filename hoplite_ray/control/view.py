@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError
 
-NodeKey = tuple[int, int]  # (node id, incarnation): one life of a node
+NodeKey = tuple[int, int]  # (node id, incarnation)
 
 MEMBERS_MAX = 1024  # native/base/limits.h kViewMembersMax
 EPOCH_MAX = 2**62
@@ -23,7 +23,7 @@ RAILS_MAX = 8  # native/base/limits.h kRailsMax
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One life of one node, and where it is reached."""
+    """One incarnation of one node, and its addresses."""
 
     node_id: int
     incarnation: int
@@ -33,7 +33,7 @@ class Member:
 
     @property
     def key(self) -> NodeKey:
-        """Return what names this life of the node."""
+        """The name of this incarnation of the node."""
         return (self.node_id, self.incarnation)
 
     def __str__(self) -> str:
@@ -48,13 +48,13 @@ class View:
     members: tuple[Member, ...] = ()
 
     def has(self, key: NodeKey) -> bool:
-        """Tell whether this life of the node is a member."""
+        """Return True if this incarnation of the node is a member."""
         return any(member.key == key for member in self.members)
 
     def with_member(self, joiner: Member) -> View:
-        """Return the members and, as the newest, `joiner`; an earlier life of it is gone.
+        """Return the members and, as the newest, `joiner`; its earlier incarnations are gone.
 
-        Raises:  ControlError if that life of the node is over or belongs to another process.
+        Raises:  ControlError if that incarnation is over or belongs to another process.
         """
         for member in self.members:
             if member.node_id != joiner.node_id or member == joiner:

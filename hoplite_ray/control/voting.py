@@ -29,7 +29,7 @@ class Ballot(NamedTuple):
     node_id: int = 0
 
     def to_proto(self) -> pb.Ballot:
-        """Return it as the message that travels."""
+        """Return the ballot as a message."""
         return pb.Ballot(round=self.round, node_id=self.node_id)
 
     @classmethod
@@ -55,7 +55,7 @@ class VoteRequest:
     proposal: View | None = None
 
     def to_proto(self, voter: NodeKey) -> pb.VoteRequest:
-        """Return it as the message that travels to that life of a node."""
+        """Return the request as a message to that incarnation of a node."""
         return pb.VoteRequest(
             node_id=voter[0],
             incarnation=voter[1],
@@ -88,7 +88,7 @@ class Vote:
     why: str = ""  # it was not granted though no higher ballot was promised
 
     def to_proto(self, voter: NodeKey) -> pb.VoteReply:
-        """Return it as the message that travels from that life of a node."""
+        """Return the vote as a message from that incarnation of a node."""
         ballot, view = self.accepted or (None, None)
         return pb.VoteReply(
             node_id=voter[0],

@@ -29,7 +29,7 @@ class Metric:
         return f"hoplite_{self.counter}"
 
     @property
-    def exposed(self) -> str:
+    def exposed_name(self) -> str:
         """The name that Prometheus reads; its ending follows Prometheus' rules."""
         return f"{_PREFIX}{self.counter}{_ENDINGS[self.kind]}"
 
@@ -39,7 +39,7 @@ class Metric:
 
         A gauge shows its value, a counter its rate, and a histogram its median and its tail.
         """
-        selected = f'{self.exposed}{{SessionName=~"$session"}}'
+        selected = f'{self.exposed_name}{{SessionName=~"$session"}}'
         if self.kind == "gauge":
             return {self.counter: selected}
         if self.kind == "counter":
@@ -159,7 +159,7 @@ def _session(metric: Metric) -> dict[str, Any]:
         "label": "Ray session",
         "type": "query",
         "datasource": _PROMETHEUS,
-        "query": f"label_values({metric.exposed}, SessionName)",
+        "query": f"label_values({metric.exposed_name}, SessionName)",
         "includeAll": True,
         "allValue": ".*",
         "refresh": 2,  # whenever the time range changes

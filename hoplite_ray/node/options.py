@@ -69,7 +69,7 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see python -m hoplite_ray.node --help")
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line.
 
     Raises:  ValueError in one line; SystemExit after --help.
@@ -139,8 +139,8 @@ def _add_place(add: Callable[..., Any]) -> None:
     )
 
 
-def checked(asked: argparse.Namespace, directory: Path) -> NodeOptions:
-    """Return what was asked, with the defaults; `directory` is held already.
+def check_options(asked: argparse.Namespace, directory: Path) -> NodeOptions:
+    """Return the options with their defaults. REQUIRES: `directory` is held.
 
     Raises:  ValueError naming the option, what it may be and the next step.
     """
@@ -164,7 +164,7 @@ def checked(asked: argparse.Namespace, directory: Path) -> NodeOptions:
     overrides |= dict(map(_override, asked.option))
     if asked.trace:
         overrides["trace"] = 1
-    earlier = _earlier_life(directory)
+    earlier = _read_earlier(directory)
     return NodeOptions(
         directory=directory,
         listen=tuple(asked.listen),
@@ -181,8 +181,8 @@ def checked(asked: argparse.Namespace, directory: Path) -> NodeOptions:
     )
 
 
-def own_directory(directory: Path) -> Path:
-    """Make the directory, or check that it is ours alone.
+def make_directory(directory: Path) -> Path:
+    """Make the directory, or check that no other user may enter it.
 
     Raises:  ValueError if it is none, or others may enter it.
     """
@@ -243,8 +243,8 @@ def _check_number(option: str, value: int | None, largest: int) -> None:
         )
 
 
-def _earlier_life(directory: Path) -> tuple[int, int]:
-    """Return the id and incarnation that follow those of a life which crashed here."""
+def _read_earlier(directory: Path) -> tuple[int, int]:
+    """Return the id of a node that crashed here, and its next incarnation; else new ones."""
     try:
         record = json.loads((directory / "node.json").read_text())
         return int(record["node_id"]), int(record["incarnation"]) + 1

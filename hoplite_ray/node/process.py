@@ -45,7 +45,7 @@ from hoplite_ray.control.view import Member, View
 from hoplite_ray.control.views.membership import Membership
 from hoplite_ray.control.views.view_store import TableViews, ViewStore
 from hoplite_ray.errors import ControlError, HopliteError
-from hoplite_ray.node.options import NodeOptions, checked, own_directory, parsed
+from hoplite_ray.node.options import NodeOptions, check_options, make_directory, parse_arguments
 
 _logger = logging.getLogger("hoplite_ray.node")
 
@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 # One thread each: waits for events, reads the view in Ray's store, writes it, lists objects.
 _THREADS = 4
 _EVENT_WAIT_S = 5.0  # stop() wakes the wait, so it delays nothing but a look at the log's size
-_LEAVE_S = 2.0  # then the other nodes find out by their own signs of life
+_LEAVE_S = 2.0  # then the other nodes notice the end by their liveness connections
 _ASK_S = 1.0  # for Ray's answer to why a Ray node has ended
 _GRACE_S = 1.0  # for watchers to receive the view without this node
 # After that the kernel ends the process: a thread in a call to Ray's GCS, which has ended too,
@@ -72,34 +72,34 @@ _LOG_BYTES_MAX = 16 << 20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a node until it is told to end; returns the exit status."""
     try:
-        asked = parsed(arguments)
+        asked = parse_arguments(arguments)
         logging.basicConfig(
             stream=sys.stderr,
             level=asked.log_level.upper(),
             format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
         )
-        directory = own_directory(asked.directory)
-        _run_as_urgently_as(asked.watch_pid)
-        with _hold(directory / "node.lock"):
-            return asyncio.run(_live(checked(asked, directory)))
+        directory = make_directory(asked.directory)
+        _inherit_niceness(asked.watch_pid)
+        with _hold_directory(directory / "node.lock"):
+            return asyncio.run(_run_incarnations(check_options(asked, directory)))
     except (ValueError, OSError, HopliteError) as error:
         sys.stderr.write(f"hoplite_ray.node: {error}\n")
         return 2
 
 
-async def _live(options: NodeOptions) -> int:
+async def _run_incarnations(options: NodeOptions) -> int:
     """Run one incarnation after the other, until one ends by itself."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(_threads())
+    loop.set_default_executor(_start_threads())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     is_draining = is_rejoining = False
-    with _watched(options.watch_pid, stop) as ended:
+    with _watch_process(options.watch_pid, stop) as ended:
         while True:
-            life = Life(options, ended)
+            incarnation = NodeIncarnation(options, ended)
             try:
-                others = await life.live(stop, is_draining=is_draining)
+                others = await incarnation.run(stop, is_draining=is_draining)
             except ControlError as error:
                 if not is_rejoining or isinstance(error, RefusedError):
                     raise
@@ -108,13 +108,13 @@ async def _live(options: NodeOptions) -> int:
             else:
                 if others is None:
                     return 0
-                is_rejoining, is_draining = True, life.is_draining
+                is_rejoining, is_draining = True, incarnation.is_draining
                 _logger.warning("the others hold incarnation %d for dead", options.incarnation)
             options = replace(options, incarnation=options.incarnation + 1, join=others)
 
 
-def _run_as_urgently_as(pid: int | None) -> None:
-    """Take over the niceness of a process, where that is allowed.
+def _inherit_niceness(pid: int | None) -> None:
+    """Set this process's niceness to that of `pid`, where the kernel allows it.
 
     Ray's workers have niceness 15, and a node that a worker starts inherits it. On a busy machine
     such a node would get an eighth of a raylet's time, although the bytes of all processes of the
@@ -127,7 +127,7 @@ def _run_as_urgently_as(pid: int | None) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, pid))
 
 
-def _threads() -> ThreadPoolExecutor:
+def _start_threads() -> ThreadPoolExecutor:
     """Start all threads that blocking calls use, so that their number does not grow with work."""
     threads = ThreadPoolExecutor(_THREADS)
     all_started = threading.Barrier(_THREADS)
@@ -136,7 +136,7 @@ def _threads() -> ThreadPoolExecutor:
     return threads
 
 
-class Life:
+class NodeIncarnation:
     """One incarnation of the node, from its first socket to its last."""
 
     def __init__(self, options: NodeOptions, ended: asyncio.Event) -> None:
@@ -169,7 +169,7 @@ class Life:
         """True if an operator has drained the node; its next incarnation drains from the start."""
         return self._administration.is_draining
 
-    async def live(
+    async def run(
         self, stop: asyncio.Event, *, is_draining: bool = False
     ) -> tuple[str, ...] | None:
         """Run until `stop`, or until the other nodes take this incarnation for dead.
@@ -185,22 +185,22 @@ class Life:
         self._native.start()
         membership: Membership | None = None
         try:
-            membership = await _unless(stop, self._enter())
+            membership = await _run_until(stop, self._join())
             if membership is None:
                 return None
             if is_draining:
                 self._service.drain()
-            await self._stay(membership, stop)
-            if not membership.told_dead.is_set():
+            await self._serve(membership, stop)
+            if not membership.declared_dead.is_set():
                 return None
             members = [each.control for each in membership.view.members]
             return tuple(dict.fromkeys((*members, *self._options.join)))
         finally:
             self._options.record.unlink(missing_ok=True)
-            await self._end(membership)
+            await self._shut_down(membership)
             self._options.shortage.unlink(missing_ok=True)
 
-    async def _enter(self) -> Membership:
+    async def _join(self) -> Membership:
         options = self._options
         own = Member(
             options.node_id,
@@ -212,13 +212,13 @@ class Life:
         membership = Membership(
             own,
             calls=self._calls,
-            on_view=self._tell_native,
-            on_shortage=self._say_shortage,
+            on_view=self._apply_view,
+            on_shortage=self._publish_shortage,
             store=_view_store(options),
         )
-        self._service.introduce(membership)
-        await membership.enter(options.join)
-        self._service.open(membership)
+        self._service.let_vote(membership)
+        await membership.join(options.join)
+        self._service.accept_calls(membership)
         line = json.dumps(_record(options, own))
         replace_file(options.record, f"{line}\n".encode())
         with contextlib.suppress(BrokenPipeError):  # the starter may have closed its end
@@ -227,13 +227,13 @@ class Life:
         _logger.info("ready %s", line)
         return membership
 
-    def _tell_native(self, view: View) -> None:
+    def _apply_view(self, view: View) -> None:
         self._native.set_view(
             view.epoch, [(m.node_id, m.incarnation, list(m.rails)) for m in view.members]
         )
 
-    def _say_shortage(self, why: str) -> None:
-        self._service.say_shortage(why)
+    def _publish_shortage(self, why: str) -> None:
+        self._service.set_shortage(why)
         try:
             if why:
                 replace_file(self._options.shortage, why.encode())
@@ -242,23 +242,23 @@ class Life:
         except OSError as error:  # for example on a full disk; the control service tells it as well
             _logger.warning("%s is not written: %s", self._options.shortage, error)
 
-    async def _stay(self, membership: Membership, stop: asyncio.Event) -> None:
+    async def _serve(self, membership: Membership, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, or the other nodes take this incarnation for dead."""
         tasks = [
             asyncio.create_task(each)
             for each in (
                 stop.wait(),
-                membership.told_dead.wait(),
+                membership.declared_dead.wait(),
                 membership.run(),
-                self._hear_of_deaths(membership),
+                self._handle_events(membership),
             )
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # a defect of this package ends the node, with its traceback
-            if self._ended.is_set() and await _is_taken_away(self._options):
-                await _unless(membership.told_dead, self._hand_over())
+            if self._ended.is_set() and await _is_drained_by_ray(self._options):
+                await _run_until(membership.declared_dead, self._hand_over())
         finally:
             for task in tasks:
                 task.cancel()
@@ -270,18 +270,18 @@ class Life:
         told = await self._administration.drain(_HAND_OVER_S)
         _logger.info("Ray has taken this node away; what only it had: %d left", told.sole_copies)
 
-    async def _hear_of_deaths(self, membership: Membership) -> None:
+    async def _handle_events(self, membership: Membership) -> None:
         while True:
             event = await asyncio.to_thread(self._native.next_event, _EVENT_WAIT_S)
             if event is None:
-                _bound(self._options.log)
+                _rotate_log(self._options.log)
                 continue
             kind, node_id, incarnation = event
             _logger.warning("event=%s node=%x incarnation=%d", kind, node_id, incarnation)
             if kind == "peer_dead":
                 membership.mark_dead((node_id, incarnation))
 
-    async def _end(self, membership: Membership | None) -> None:
+    async def _shut_down(self, membership: Membership | None) -> None:
         if membership is not None:
             try:
                 await asyncio.wait_for(membership.leave(), _LEAVE_S)
@@ -297,7 +297,7 @@ def _has_data_tls(options: NodeOptions) -> bool:
     return shown("data_tls", options.overrides.get("data_tls", 0)) == "on"
 
 
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | None:
+async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | None:
     """Return the result of `work`; cancel it and return None as soon as `stop` is set."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
@@ -310,7 +310,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | No
         await asyncio.gather(working, stopping, return_exceptions=True)
 
 
-def _bound(log: Path) -> None:
+def _rotate_log(log: Path) -> None:
     """Begin `log` again when it is full, if standard error goes to it.
 
     The starter has opened the log for appending, so that no line is lost meanwhile.
@@ -353,11 +353,11 @@ def _view_store(options: NodeOptions) -> ViewStore | None:
     return TableViews(RayViewStore(options.gcs_address))
 
 
-async def _is_taken_away(options: NodeOptions) -> bool:
-    """Return whether Ray has drained the Ray node that has ended; False if its machine is lost.
+async def _is_drained_by_ray(options: NodeOptions) -> bool:
+    """Return True if Ray has drained the Ray node that has ended; False if its machine is lost.
 
-    A steward hands over before that. A Ray node without a steward has none to do so, and reduces of
-    other nodes may have given this node a part of their results.
+    A steward hands objects over before its Ray node ends. On a Ray node without a steward the node
+    process does it, because reduces of other nodes may have placed parts of their results here.
     """
     if options.gcs_address is None:
         return False
@@ -375,7 +375,7 @@ async def _is_taken_away(options: NodeOptions) -> bool:
 
 
 @contextlib.contextmanager
-def _watched(pid: int | None, stop: asyncio.Event) -> Iterator[asyncio.Event]:
+def _watch_process(pid: int | None, stop: asyncio.Event) -> Iterator[asyncio.Event]:
     """Give an event; set it, and `stop`, when process `pid` has ended."""
     has_ended = asyncio.Event()
     if pid is None:
@@ -387,14 +387,14 @@ def _watched(pid: int | None, stop: asyncio.Event) -> Iterator[asyncio.Event]:
         raise HopliteError(f"process {pid}, which this node was to outlive, is gone") from None
     loop = asyncio.get_running_loop()
 
-    def ended() -> None:
+    def announce_end() -> None:
         _logger.info("process %d has ended", pid)
         loop.remove_reader(descriptor)
         has_ended.set()
         stop.set()
         signal.alarm(_END_S)
 
-    loop.add_reader(descriptor, ended)
+    loop.add_reader(descriptor, announce_end)
     try:
         yield has_ended
     finally:
@@ -403,7 +403,7 @@ def _watched(pid: int | None, stop: asyncio.Event) -> Iterator[asyncio.Event]:
 
 
 @contextlib.contextmanager
-def _hold(file: Path) -> Iterator[None]:
+def _hold_directory(file: Path) -> Iterator[None]:
     """Hold `file` while the process lives, so that a directory has one node."""
     try:
         with hold(file, _LOCK_S):

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.values.dtypes import imported, numpy_dtype, torch_dtype
+from hoplite_ray.values.dtypes import import_optional, numpy_dtype, torch_dtype
 from hoplite_ray.values.layout import ALIGNMENT_BYTES, Layout, layout_of
-from hoplite_ray.values.tree import Leaf, Parts, put_together
+from hoplite_ray.values.tree import Leaf, Parts, assemble
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
@@ -35,7 +35,7 @@ def encode(value: Any) -> Encoded:
     layout = layout_of(parts)
     data: list[memoryview] = []
     end = 0
-    for index, leaf in layout.in_place():
+    for index, leaf in layout.leaves_by_offset():
         if leaf.offset > end:
             data.append(_PADDING[: leaf.offset - end])
         data.append(_bytes_of(parts.arrays[index], leaf))
@@ -56,14 +56,14 @@ def decode(layout: bytes, buffer: Buffer) -> Any:
             f"layout {layout[:60]!r} describes {decoded.size_bytes} bytes, the object has "
             f"{memory.nbytes}; put it again"
         )
-    return put_together(decoded.tree, [_array(leaf, memory) for leaf in decoded.leaves])
+    return assemble(decoded.tree, [_array(leaf, memory) for leaf in decoded.leaves])
 
 
 def _bytes_of(array: Any, leaf: Leaf) -> memoryview:
     """Return the elements of an array in C order."""
     if leaf.kind == "torch":
         flat = array.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        plain = flat.view(imported("torch").uint8).numpy()
+        plain = flat.view(import_optional("torch").uint8).numpy()
     else:
         plain = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     exporter: Any = plain  # numpy's types say so from Python 3.12 on
@@ -73,7 +73,7 @@ def _bytes_of(array: Any, leaf: Leaf) -> memoryview:
 def _array(leaf: Leaf, memory: memoryview) -> Any:
     """Return the array that `leaf` describes, over its part of the memory."""
     if leaf.kind == "torch":
-        torch, dtype = imported("torch"), torch_dtype(leaf.dtype)
+        torch, dtype = import_optional("torch"), torch_dtype(leaf.dtype)
         if not leaf.size_bytes:
             return torch.empty(0, dtype=torch.uint8).view(dtype).reshape(leaf.shape)
         count = math.prod(leaf.shape)

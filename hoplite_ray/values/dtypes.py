@@ -59,7 +59,7 @@ _TORCH_BYTES = {
 }
 
 
-def imported(module: str) -> Any:
+def import_optional(module: str) -> Any:
     """Import a module that is no dependency of this package.
 
     Raises:  HopliteError saying how to install it.
@@ -104,7 +104,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
              is ml_dtypes' and that is not installed.
     """
     if name in _EXTRA_BYTES:
-        name_or_type = getattr(imported("ml_dtypes"), name)
+        name_or_type = getattr(import_optional("ml_dtypes"), name)
     elif name.startswith("["):
         name_or_type = np.lib.format.descr_to_dtype(_with_tuples(json.loads(name)))
     else:
@@ -136,7 +136,7 @@ def torch_dtype(name: str) -> Any:
 
     Raises:  HopliteError if torch is not installed, or this one does not have it.
     """
-    dtype = getattr(imported("torch"), name, None)
+    dtype = getattr(import_optional("torch"), name, None)
     if dtype is None:
         raise HopliteError(f"this object holds torch.{name}, which this torch lacks; update torch")
     return dtype

@@ -18,7 +18,15 @@ from typing import Any, Literal
 
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values.dtypes import NATIVE, OPAQUE, Kind, name_of, numpy_dtype, torch_dtype
-from hoplite_ray.values.tree import CONTAINERS, DEPTH_MAX, Branch, Container, Leaf, Parts, named
+from hoplite_ray.values.tree import (
+    CONTAINERS,
+    DEPTH_MAX,
+    Branch,
+    Container,
+    Leaf,
+    Parts,
+    leaf_paths,
+)
 
 ReduceOp = Literal["sum", "prod", "min", "max", "mean"]
 # The numbers of native/plan/messages/dtypes.h.
@@ -45,10 +53,10 @@ class Layout:
     _encoded: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "leaves", _placed(self.leaves))
+        object.__setattr__(self, "leaves", _place(self.leaves))
         ends = (leaf.offset + leaf.size_bytes for leaf in self.leaves)
         object.__setattr__(self, "size_bytes", max(ends, default=0))
-        object.__setattr__(self, "_encoded", _encoded(self.tree, self.leaves))
+        object.__setattr__(self, "_encoded", _encode(self.tree, self.leaves))
 
     @staticmethod
     def of(value: Any) -> Layout:
@@ -121,13 +129,13 @@ class Layout:
         starts = [
             (dtype, next(run).offset)
             for dtype, run in groupby(
-                (leaf for _, leaf in self.in_place()), key=lambda leaf: _native(leaf.dtype)
+                (leaf for _, leaf in self.leaves_by_offset()), key=lambda leaf: _native(leaf.dtype)
             )
         ]
         ends = [*(start for _, start in starts[1:]), self.size_bytes]
         return [(dtype, end - start) for (dtype, start), end in zip(starts, ends, strict=False)]
 
-    def in_place(self) -> list[tuple[int, Leaf]]:
+    def leaves_by_offset(self) -> list[tuple[int, Leaf]]:
         """Return the leaves that have bytes, each with its number, in the order of the bytes."""
         leaves = [each for each in enumerate(self.leaves) if each[1].size_bytes]
         return sorted(leaves, key=lambda each: each[1].offset)
@@ -142,7 +150,7 @@ class Layout:
 
         Raises:  InvalidArgumentError if the bytes are no layout.
         """
-        return _decoded_before(encoded) if len(encoded) <= _CACHED_BYTES_MAX else _decoded(encoded)
+        return _decode_cached(encoded) if len(encoded) <= _CACHED_BYTES_MAX else _decode(encoded)
 
     @property
     def _only(self) -> Leaf:
@@ -157,7 +165,7 @@ class Layout:
         """Return where the layouts first differ, in words; "" if they are equal."""
         if self == other:
             return ""
-        pairs = zip(named(self.tree), named(other.tree), strict=False)
+        pairs = zip(leaf_paths(self.tree), leaf_paths(other.tree), strict=False)
         for (name, number), (other_name, other_number) in pairs:
             if name != other_name:
                 return f"one has {name} where the other has {other_name}"
@@ -224,7 +232,7 @@ def _native(dtype: str) -> int:
     return NATIVE.get(dtype, OPAQUE)
 
 
-def _placed(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+def _place(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
     """Give the leaves their offsets: by native dtype, then as the value names them."""
     placed = list(leaves)
     end = 0
@@ -248,13 +256,13 @@ def _placed(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
 # There is one spelling of each layout; any other is refused.
 
 
-def _encoded(tree: int | Branch, leaves: Sequence[Leaf]) -> bytes:
+def _encode(tree: int | Branch, leaves: Sequence[Leaf]) -> bytes:
     numbers: dict[tuple[str, str], int] = {}
     spelt: set[int] = set()
 
-    def spelled(node: int | Branch) -> Any:
+    def spell(node: int | Branch) -> Any:
         if isinstance(node, Branch):
-            children = [spelled(child) for child in node.children]
+            children = [spell(child) for child in node.children]
             if node.kind in ("dict", "OrderedDict"):
                 children = [each for pair in zip(node.keys, children, strict=True) for each in pair]
             return {node.kind: children}
@@ -265,7 +273,7 @@ def _encoded(tree: int | Branch, leaves: Sequence[Leaf]) -> bytes:
         number = numbers.setdefault((leaf.kind, leaf.dtype), len(numbers))
         return [number, *leaf.shape]
 
-    spelling = spelled(tree)
+    spelling = spell(tree)
     text = json.dumps([list(numbers), spelling], separators=(",", ":"))
     if len(text) > LAYOUT_BYTES_MAX:
         raise InvalidArgumentError(
@@ -278,7 +286,7 @@ def _encoded(tree: int | Branch, leaves: Sequence[Leaf]) -> bytes:
 _CACHED_BYTES_MAX = 512  # of a few arrays; larger ones cost little beside their arrays' bytes
 
 
-def _decoded(encoded: bytes) -> Layout:
+def _decode(encoded: bytes) -> Layout:
     try:
         dtypes, spelling = json.loads(encoded)
         leaves: list[Leaf] = []
@@ -294,7 +302,7 @@ def _decoded(encoded: bytes) -> Layout:
     return layout
 
 
-_decoded_before = lru_cache(maxsize=1024)(_decoded)
+_decode_cached = lru_cache(maxsize=1024)(_decode)
 
 
 def _read(node: Any, dtypes: Any, leaves: list[Leaf], depth: int) -> int | Branch:
@@ -339,7 +347,7 @@ def check_reducible(layout: Layout, op: ReduceOp) -> None:
     """
     if op not in REDUCE_OPS:
         raise InvalidArgumentError(f"op is {op!r}; it takes {', '.join(REDUCE_OPS)}")
-    for name, number in named(layout.tree):
+    for name, number in leaf_paths(layout.tree):
         leaf = layout.leaves[number]
         if leaf.dtype not in NATIVE:
             step = f"convert it to one of {', '.join(NATIVE)}"

@@ -66,7 +66,7 @@ class Leaf:
 class Parts:
     """A value taken apart: its tree, and for each leaf its description and its array."""
 
-    __slots__ = ("_above", "_known", "_nodes", "_steps", "arrays", "leaves", "tree")
+    __slots__ = ("_enclosing", "_nodes", "_numbers", "_steps", "arrays", "leaves", "tree")
 
     def __init__(self, value: Any) -> None:
         """Take `value` apart.
@@ -75,43 +75,43 @@ class Parts:
         """
         self.arrays: list[Any] = []
         self.leaves: list[Leaf] = []
-        self._above: set[int] = set()  # ids of the containers around the present part
-        self._known: dict[Hashable, int] = {}  # the leaf of each piece of memory
+        self._enclosing: set[int] = set()  # ids of the containers around the present part
+        self._numbers: dict[Hashable, int] = {}  # the leaf of each piece of memory
         self._steps: list[Any] = []  # the indices and keys from the value to the present part
         self._nodes = 0
-        self.tree = self._take(value)
+        self.tree = self._take_apart(value)
 
-    def _take(self, value: Any) -> int | Branch:
+    def _take_apart(self, value: Any) -> int | Branch:
         self._nodes += 1
         if self._nodes > _NODES_MAX:
-            raise self._refused("part of a value that is too large; put it as several objects")
+            raise self._error("part of a value that is too large; put it as several objects")
         kind = type(value).__name__
         if type(value) is not CONTAINERS.get(kind):
             return self._number(self._leaf(value), value)
-        if id(value) in self._above:
-            raise self._refused("a container that holds itself; break the cycle")
-        if len(self._above) == DEPTH_MAX:
-            raise self._refused(f"nested deeper than {DEPTH_MAX} containers; flatten it")
-        self._above.add(id(value))
+        if id(value) in self._enclosing:
+            raise self._error("a container that holds itself; break the cycle")
+        if len(self._enclosing) == DEPTH_MAX:
+            raise self._error(f"nested deeper than {DEPTH_MAX} containers; flatten it")
+        self._enclosing.add(id(value))
         keys = tuple(value) if isinstance(value, dict) else ()
         children = []
         for key in keys or range(len(value)):
             if keys and not _is_key(key):
-                raise self._refused(
+                raise self._error(
                     f"a {kind} with a key of type {_type_name(key)}; keys are str, int of 64 bits, "
                     "float, bool, None and tuples of these"
                 )
             self._steps.append(key)
-            children.append(self._take(value[key]))
+            children.append(self._take_apart(value[key]))
             self._steps.pop()
-        self._above.remove(id(value))
+        self._enclosing.remove(id(value))
         return Branch(kind, keys, tuple(children))
 
     def _number(self, leaf: Leaf, array: Any) -> int:
         """Return the number of a leaf; an array that came before has its first name's number."""
         number = len(self.leaves)
-        if self._above and (memory := _memory(leaf, array)) is not None:
-            known = self._known.setdefault(memory, number)
+        if self._enclosing and (memory := _memory(leaf, array)) is not None:
+            known = self._numbers.setdefault(memory, number)
             if known != number:
                 return known
         self.leaves.append(leaf)
@@ -127,54 +127,54 @@ class Parts:
         step = "np.asarray(it)" if isinstance(value, (bool, int, float, complex)) else "an array"
         for plain in (dict, list, tuple):
             step = f"{plain.__name__}(it)" if isinstance(value, plain) else step
-        raise self._refused(
+        raise self._error(
             f"{_type_name(value)}; an object holds numpy arrays, torch tensors on the CPU, and "
             f"dicts, lists and tuples of these: put {step} there"
         )
 
     def _numpy_leaf(self, value: Any) -> Leaf:
         if isinstance(value, np.ma.MaskedArray):
-            raise self._refused("a masked array; put its .data and .mask as two arrays")
+            raise self._error("a masked array; put its .data and .mask as two arrays")
         try:
             return Leaf("numpy", numpy_name(value.dtype), value.shape)
         except ValueError as error:
-            raise self._refused(f"an array whose dtype {value.dtype} {error}") from error
+            raise self._error(f"an array whose dtype {value.dtype} {error}") from error
 
     def _torch_leaf(self, value: Any, torch: Any) -> Leaf:
         if torch.nn.parameter.is_lazy(value):
-            raise self._refused("a parameter without bytes yet; call its module once before")
+            raise self._error("a parameter without bytes yet; call its module once before")
         if value.is_nested:
-            raise self._refused("a nested tensor; put its .unbind()")
+            raise self._error("a nested tensor; put its .unbind()")
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
-            raise self._refused(f"{_type_name(value)}, not a plain tensor; convert it to one")
+            raise self._error(f"{_type_name(value)}, not a plain tensor; convert it to one")
         if value.device.type != "cpu":
-            raise self._refused(f"a tensor on {value.device}; {memory_step(value, 'put')}")
+            raise self._error(f"a tensor on {value.device}; {memory_step(value, 'put')}")
         if value.requires_grad:
-            raise self._refused("a tensor that requires grad; put its .detach()")
+            raise self._error("a tensor that requires grad; put its .detach()")
         if value.is_quantized:
-            raise self._refused("a quantised tensor; put its .dequantize(), or its .int_repr()")
+            raise self._error("a quantised tensor; put its .dequantize(), or its .int_repr()")
         if value.layout is not torch.strided:
-            raise self._refused(f"a tensor of layout {value.layout}; put its .to_dense()")
+            raise self._error(f"a tensor of layout {value.layout}; put its .to_dense()")
         try:
             return Leaf("torch", torch_name(value.dtype), tuple(value.shape))
         except ValueError as error:
-            raise self._refused(f"a tensor whose dtype {value.dtype} {error}") from error
+            raise self._error(f"a tensor whose dtype {value.dtype} {error}") from error
 
-    def _refused(self, what: str) -> InvalidArgumentError:
+    def _error(self, what: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"value{''.join(map(_step, self._steps))} is {what}")
 
 
-def put_together(node: int | Branch, arrays: list[Any]) -> Any:
+def assemble(node: int | Branch, arrays: list[Any]) -> Any:
     """Return the value that `Parts` took apart, with these arrays as its leaves."""
     if not isinstance(node, Branch):
         return arrays[node]
-    children = [put_together(child, arrays) for child in node.children]
+    children = [assemble(child, arrays) for child in node.children]
     if node.kind in ("dict", "OrderedDict"):
         children = list(zip(node.keys, children, strict=True))
     return CONTAINERS[node.kind](children)
 
 
-def named(node: int | Branch, name: str = "value") -> list[tuple[str, int]]:
+def leaf_paths(node: int | Branch, name: str = "value") -> list[tuple[str, int]]:
     """Return the path of every leaf, for example `value["layers"][3]`, with the leaf's number."""
     if not isinstance(node, Branch):
         return [(name, node)]
@@ -182,7 +182,7 @@ def named(node: int | Branch, name: str = "value") -> list[tuple[str, int]]:
     return [
         each
         for step, child in zip(steps, node.children, strict=True)
-        for each in named(child, name + step)
+        for each in leaf_paths(child, name + step)
     ]
 
 

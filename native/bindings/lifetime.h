@@ -63,7 +63,7 @@ inline int fill_buffer(std::shared_ptr<void> owner, std::span<std::byte> bytes, 
                            static_cast<Py_ssize_t>(bytes.size()), 0, flags);
 }
 
-// For hoplite_ray/ending.py.
+// For hoplite_ray/process_end.py.
 inline void bind_lifetime(nb::module_& m) {
   m.def(
       "handles", [] { return Handle::alive; },

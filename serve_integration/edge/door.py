@@ -26,22 +26,22 @@ from hoplite_ray.worlds.handshake.tls import connected
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-# The version of hellos, of frames, of the fields in `Query.told`, and of the modules whose classes
-# travel. It is raised when any of them changes.
+# The version of hellos, of frames, of `Query.fields`, and of the modules whose classes travel. A
+# change of any of them raises it.
 VERSION = 4
 
 _JOIN_S = 10.0  # for a connection to become an edge
 
 
 class Door:
-    """Where upstream replicas connect. Each that shows the token gets an edge."""
+    """The listening socket for upstream replicas. A replica that shows the token gets an edge."""
 
     def __init__(self, handler: Handler, what: str) -> None:
-        """Begin closed; `what` names the answers of this end in errors."""
+        """Make a closed door; `what` names the answers of this end in errors."""
         self.edges: set[Edge] = set()
         self._handler = handler
         self._what = what
-        self._reading = asyncio.Lock()
+        self._reading_lock = asyncio.Lock()
         self._token = secrets.token_hex(16)
 
     async def open(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Door:
         address = node_address()
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listening = socket.create_server((address, 0), family=family, backlog=STRANGERS_MAX)
-        self._acceptor = Acceptor(listening, self._knocked, lambda: tls)
+        self._acceptor = Acceptor(listening, self._greet, lambda: tls)
         return {
             "address": address,
             "port": listening.getsockname()[1],
@@ -67,7 +67,7 @@ class Door:
         await self._acceptor.close()
         await asyncio.gather(*(edge.close() for edge in edges))
 
-    async def _knocked(self, sock: socket.socket) -> Coroutine[Any, Any, None]:
+    async def _greet(self, sock: socket.socket) -> Coroutine[Any, Any, None]:
         hello = await hear(sock)
         token = str(hello.get("token")).encode(errors="replace")
         if not hmac.compare_digest(token, self._token.encode()):
@@ -78,20 +78,20 @@ class Door:
             logger.warning("an edge by the door has failed: %s", describe_error(error))
             raise RefusedError("version", str(error)) from error
         await say(sock, welcome=str(hello.get("world")))
-        return self._let_in(sock, str(hello.get("world")))
+        return self._run_edge(sock, str(hello.get("world")))
 
-    async def _let_in(self, sock: socket.socket, name: str) -> None:
+    async def _run_edge(self, sock: socket.socket, name: str) -> None:
         edge = None
         try:
             async with asyncio.timeout(_JOIN_S):
-                way = Doorway(sock, is_upstream=False)
+                rendezvous = EdgeRendezvous(sock, is_upstream=False)
                 world = await manager().join(
-                    name, rank=1, size=2, rendezvous=way, timeout_s=_JOIN_S
+                    name, rank=1, size=2, rendezvous=rendezvous, timeout_s=_JOIN_S
                 )
-            edge = Edge(world, self._handler, self._what, self._reading)
+            edge = Edge(world, self._handler, self._what, self._reading_lock)
             self.edges.add(edge)
             sock.close()
-            await edge.ended()
+            await edge.wait_closed()
             await edge.close()
         except (WorldError, OSError, ValueError, LookupError, TypeError) as error:
             logger.debug("no edge was made by the door: %s", error)
@@ -102,7 +102,7 @@ class Door:
                 self.edges.discard(edge)
 
 
-class Doorway:
+class EdgeRendezvous:
     """The rendezvous of one edge's world: upstream sets values, which a connection carries."""
 
     def __init__(self, sock: socket.socket, *, is_upstream: bool) -> None:
@@ -116,7 +116,7 @@ class Doorway:
         await say(self._sock, key=key, value=value.hex())
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value of a key. Downstream waits until it has come."""
+        """Return the value of a key. The downstream end waits for it."""
         while key not in self._values and not self._is_upstream:
             frame = await hear(self._sock)
             self._values[field(frame, "key", str)] = bytes.fromhex(field(frame, "value", str))
@@ -138,8 +138,10 @@ async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str
         with await connected(door["address"], door["port"], tls) as sock:
             await say(sock, token=door["token"], world=name, version=VERSION)
             await hear(sock)  # welcome, or why not
-            way = Doorway(sock, is_upstream=True)
-            world = await manager().join(name, rank=0, size=2, rendezvous=way, timeout_s=_JOIN_S)
+            rendezvous = EdgeRendezvous(sock, is_upstream=True)
+            world = await manager().join(
+                name, rank=0, size=2, rendezvous=rendezvous, timeout_s=_JOIN_S
+            )
     return Edge(world, handler, what)
 
 

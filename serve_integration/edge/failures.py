@@ -46,13 +46,13 @@ def pack_failure(kind: int, number: int, error: BaseException) -> Message:
         if isinstance(read, Exception):
             if getattr(read, "__notes__", []) == notes:
                 return message
-            return Message.pack(kind, number, _Noted(read, notes))
+            return Message.pack(kind, number, _ErrorWithNotes(read, notes))
     except BaseException as why:
         logger.debug("%s can't be pickled: %s", type(error), describe_error(why))
     return Message.pack(kind, number, _with_notes(RuntimeError(describe_error(error)), notes))
 
 
-class _Noted:
+class _ErrorWithNotes:
     """An error with its notes, which its own `__reduce__` leaves out. It reads as the error."""
 
     def __init__(self, error: Exception, notes: list[str]) -> None:
@@ -85,6 +85,6 @@ def attach_note(error: Exception, note: str) -> Exception:
         error.add_note(note)
         return error
     except Exception:
-        told = RuntimeError(describe_error(error))
-        told.add_note(note)
-        return told
+        replacement = RuntimeError(describe_error(error))
+        replacement.add_note(note)
+        return replacement

@@ -47,7 +47,7 @@ class Message:
     description:  of these arrays, as it travels.
     size_bytes:   of its parts in a frame; 0 for a message that came.
     handles:      of Ray's objects in the value, which travel beside the frame.
-    lent:         the handles' lender, as it travels.
+    lender:       the actor that lends the handles, as it travels.
     """
 
     kind: int
@@ -57,7 +57,7 @@ class Message:
     description: Part | None = None
     size_bytes: int = 0
     handles: Sequence[Any] = ()
-    lent: Part | None = None
+    lender: Part | None = None
 
     @classmethod
     def pack(cls, kind: int, number: int, value: Any, device: int | None = None) -> Message:
@@ -65,22 +65,22 @@ class Message:
 
         device:  the GPU whose arrays travel beside the parts; None: no GPU's.
         """
-        body, buffers, arrays, kept = _pickled(value, device)
+        body, buffers, arrays, kept = _pickle(value, device)
         parts: list[Part] = [body, *(buffer.raw() for buffer in buffers)]
         description = gpu_arrays.describe(arrays) if arrays else None
-        size_bytes = sum(map(_rounded, map(len, parts)))
+        size_bytes = sum(map(_round_up, map(len, parts)))
         if description is not None:
-            size_bytes += _rounded(len(description))
+            size_bytes += _round_up(len(description))
         return cls(kind, number, parts, arrays, description, size_bytes, kept)
 
     def value(self) -> Any:
         """Return the value. Raises what its class raises when it is unpickled."""
         return _unpacked(self.parts, self.arrays, self.handles)
 
-    def lend(self, lent: bytes) -> None:
+    def set_lender(self, lender: bytes) -> None:
         """Write into the message which actor lends its handles."""
-        self.lent = lent
-        self.size_bytes += _rounded(len(lent))
+        self.lender = lender
+        self.size_bytes += _round_up(len(lender))
 
     @property
     def gpu_bytes(self) -> int:
@@ -103,21 +103,21 @@ class Packed:
     __slots__ = ("_arrays", "_handles", "_parts")
 
     def __init__(self, value: Any) -> None:
-        device = gpu_arrays.ANY if gpu_arrays.in_use() else None
-        body, buffers, self._arrays, self._handles = _pickled(value, device)
-        self._parts = [body, *(_copied(buffer.raw()) for buffer in buffers)]
+        device = gpu_arrays.ANY if gpu_arrays.is_in_use() else None
+        body, buffers, self._arrays, self._handles = _pickle(value, device)
+        self._parts = [body, *(_copy(buffer.raw()) for buffer in buffers)]
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         parts = [pickle.PickleBuffer(each) for each in self._parts]
         return _unpacked, (parts, self._arrays, self._handles)
 
 
-def _copied(buffer: memoryview) -> Any:
+def _copy(buffer: memoryview) -> Any:
     return bytes(buffer) if len(buffer) < _SMALL else np.frombuffer(buffer, np.uint8).copy()
 
 
 def _unpacked(parts: Sequence[Any], arrays: Sequence[Any], kept: Sequence[Any]) -> Any:
-    with handles.coming(kept) if kept else contextlib.nullcontext():
+    with handles.supply(kept) if kept else contextlib.nullcontext():
         if arrays:
             return gpu_arrays.unpickle(parts[0], parts[1:], arrays)
         return pickle.loads(parts[0], buffers=parts[1:])
@@ -130,15 +130,15 @@ def pack_frame(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> By
     size_bytes = 0
     for each in messages:
         own, kind = each.parts, each.kind
-        if each.lent is not None:
-            own, kind = [*own, each.lent], kind | _LENT
+        if each.lender is not None:
+            own, kind = [*own, each.lender], kind | _LENT
         if each.description is not None:
             own, kind = [*own, each.description], kind | _ON_GPU
         words += (kind, len(own), each.number)
         parts += own
         size_bytes += each.size_bytes
     words += map(len, parts)
-    at = _rounded(_WORD * len(words))
+    at = _round_up(_WORD * len(words))
     frame = empty(at + size_bytes)
     view = frame.data
     struct.pack_into(f"<{len(words)}Q", view, 0, *words)
@@ -148,7 +148,7 @@ def pack_frame(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> By
             view[at : at + size] = part
         else:
             frame[at : at + size] = np.frombuffer(part, np.uint8)
-        at += _rounded(size)
+        at += _round_up(size)
     return frame
 
 
@@ -159,7 +159,7 @@ def unpack_frame(frame: Bytes) -> list[Message]:
     heads = struct.unpack_from(f"<{_HEAD * count}Q", view, _WORD)
     lengths_at = _WORD * (1 + _HEAD * count)
     lengths = iter(struct.unpack_from(f"<{sum(heads[1::_HEAD])}Q", view, lengths_at))
-    at = _rounded(lengths_at + _WORD * sum(heads[1::_HEAD]))
+    at = _round_up(lengths_at + _WORD * sum(heads[1::_HEAD]))
     messages = []
     for first in range(0, _HEAD * count, _HEAD):
         kind, parts, number = heads[first : first + _HEAD]
@@ -167,15 +167,15 @@ def unpack_frame(frame: Bytes) -> list[Message]:
         for _ in range(parts):
             length = next(lengths)
             views.append(view[at : at + length])
-            at += _rounded(length)
+            at += _round_up(length)
         description = views.pop() if kind & _ON_GPU else None
-        lent = views.pop() if kind & _LENT else None
+        lender = views.pop() if kind & _LENT else None
         kind &= ~(_ON_GPU | _LENT)
-        messages.append(Message(kind, number, views, (), description, lent=lent))
+        messages.append(Message(kind, number, views, (), description, lender=lender))
     return messages
 
 
-def _reduced(array: np.ndarray[Any, Any]) -> Any:
+def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     dtype = array.dtype
     if dtype.kind in "biufc" and dtype.isbuiltin == 1 and array.flags.c_contiguous:
         buffer = pickle.PickleBuffer(array)  # type: ignore[arg-type]
@@ -191,50 +191,52 @@ class _Table(dict[type, Callable[[Any], Any]]):
 class _Pickler(pickle.Pickler):
     """Pickles by reference. An array takes half the time of numpy's own way, without its dtype."""
 
-    def __init__(self, into: io.BytesIO, buffers: _Add, keep: handles.Reducer) -> None:
-        self.dispatch_table = _Table({np.ndarray: _reduced, **dict.fromkeys(handles.KINDS, keep)})
+    def __init__(self, into: io.BytesIO, buffers: _Add, extract_handle: handles.Reducer) -> None:
+        self.dispatch_table = _Table(
+            {np.ndarray: _reduce_array, **dict.fromkeys(handles.KINDS, extract_handle)}
+        )
         super().__init__(into, protocol=5, buffer_callback=buffers)
 
 
 class _ByValue(cloudpickle.Pickler):
     """Pickles by value what the other process can't import. An array takes twice the time."""
 
-    def __init__(self, into: io.BytesIO, buffers: _Add, keep: handles.Reducer) -> None:
+    def __init__(self, into: io.BytesIO, buffers: _Add, extract_handle: handles.Reducer) -> None:
         self.dispatch_table = ChainMap(
-            dict.fromkeys(handles.KINDS, keep), cloudpickle.Pickler.dispatch_table
+            dict.fromkeys(handles.KINDS, extract_handle), cloudpickle.Pickler.dispatch_table
         )
         super().__init__(  # type: ignore[no-untyped-call]
             into, protocol=5, buffer_callback=buffers
         )
 
 
-_Pickled = tuple[bytes, list[pickle.PickleBuffer], Sequence[Any], Sequence[Any]]
+_PickleParts = tuple[bytes, list[pickle.PickleBuffer], Sequence[Any], Sequence[Any]]
 
 
-def _pickled(value: Any, device: int | None) -> _Pickled:
+def _pickle(value: Any, device: int | None) -> _PickleParts:
     """Pickle a value by reference; by value if a class or function of the program is in it.
 
     Returns: the pickle, and what it leaves out: buffers, arrays on that GPU, and handles.
     """
     with contextlib.suppress(Exception):
-        pickled = _pickled_by(_Pickler, value, device)
+        pickled = _pickle_with(_Pickler, value, device)
         if b"__main__" not in pickled[0]:
             return pickled
-    return _pickled_by(_ByValue, value, device)
+    return _pickle_with(_ByValue, value, device)
 
 
-def _pickled_by(kind: type[_Pickler | _ByValue], value: Any, device: int | None) -> _Pickled:
+def _pickle_with(kind: type[_Pickler | _ByValue], value: Any, device: int | None) -> _PickleParts:
     into, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-    kept = handles.Kept()
-    pickler = kind(into, buffers.append, kept.keep)
+    kept = handles.OutOfBandHandles()
+    pickler = kind(into, buffers.append, kept.extract)
     arrays: Sequence[Any] = ()
     if device is not None:
-        taken = gpu_arrays.Taken(device)
-        pickler.persistent_id = taken.keep  # type: ignore[method-assign]
-        arrays = taken.arrays
+        out_of_band = gpu_arrays.OutOfBandArrays(device)
+        pickler.persistent_id = out_of_band.extract  # type: ignore[method-assign]
+        arrays = out_of_band.arrays
     pickler.dump(value)
     return into.getvalue(), buffers, arrays, kept.handles
 
 
-def _rounded(length: int) -> int:
+def _round_up(length: int) -> int:
     return (length + _ALIGNED - 1) & -_ALIGNED

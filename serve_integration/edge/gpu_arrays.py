@@ -19,13 +19,13 @@ from hoplite_ray.values.dtypes import torch_name
 ANY = -1  # instead of a GPU's number: every GPU of this process
 
 
-def in_use() -> bool:
-    """Whether this process has begun to use a GPU by torch or cupy."""
+def is_in_use() -> bool:
+    """Return True if this process uses a GPU by torch or cupy."""
     torch = sys.modules.get("torch")
     return "cupy" in sys.modules or (torch is not None and torch.cuda.is_initialized())
 
 
-class Taken:
+class OutOfBandArrays:
     """The arrays that a pickler has left out, in order, ready to be sent."""
 
     def __init__(self, device: int) -> None:
@@ -33,14 +33,14 @@ class Taken:
         self._device = device
         self._places: dict[int, tuple[int, Any]] = {}  # by the id of the array beside it
 
-    def keep(self, value: Any) -> int | None:
+    def extract(self, value: Any) -> int | None:
         """Return the place of an array among them; None for a value that is to be pickled."""
         library = type(value).__module__.partition(".")[0]
         if library not in ("torch", "cupy"):
             return None
         if (known := self._places.get(id(value))) is not None:
             return known[0]
-        ready = self._of_torch(value) if library == "torch" else self._of_cupy(value)
+        ready = self._prepare_torch(value) if library == "torch" else self._prepare_cupy(value)
         if ready is None:
             return None
         place = len(self.arrays)
@@ -48,7 +48,7 @@ class Taken:
         self._places[id(value)] = place, value
         return place
 
-    def _of_torch(self, value: Any) -> Any:
+    def _prepare_torch(self, value: Any) -> Any:
         torch = sys.modules["torch"]
         if type(value) is not torch.Tensor or not value.is_cuda or value.requires_grad:
             return None
@@ -62,7 +62,7 @@ class Taken:
             return None
         return value.resolve_conj().resolve_neg().contiguous()
 
-    def _of_cupy(self, value: Any) -> Any:
+    def _prepare_cupy(self, value: Any) -> Any:
         cupy = sys.modules["cupy"]
         if type(value) is not cupy.ndarray or value.dtype.kind not in "biufc":
             return None
@@ -100,13 +100,13 @@ def _description(array: Any) -> tuple[str, str, list[int]]:
     return library, name, list(array.shape)
 
 
-def make(descriptions: Any, device: int) -> list[Any]:
+def make_arrays(descriptions: Any, device: int) -> list[Any]:
     """Make arrays of these descriptions on a GPU. Their elements are not set."""
     each: list[tuple[str, str, list[int]]] = json.loads(bytes(descriptions))
-    return [_make(library, dtype, shape, device) for library, dtype, shape in each]
+    return [_make_array(library, dtype, shape, device) for library, dtype, shape in each]
 
 
-def _make(library: str, dtype: str, shape: list[int], device: int) -> Any:
+def _make_array(library: str, dtype: str, shape: list[int], device: int) -> Any:
     if library not in ("torch", "cupy"):
         raise ValueError(f"arrays of {library} are not known")
     arrays = importlib.import_module(library)

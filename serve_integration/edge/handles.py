@@ -31,16 +31,16 @@ KINDS: tuple[type, ...] = (ray.ObjectRef, hoplite_ray.Array, ActorHandle)
 
 Reducer = Callable[[Any], tuple[Any, ...]]
 
-_coming: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("coming")
+_supplied: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("supplied")
 
 
-class Kept:
+class OutOfBandHandles:
     """The handles that a pickle leaves out, in order."""
 
     def __init__(self) -> None:
         self.handles: list[Any] = []
 
-    def keep(self, handle: Any) -> tuple[Any, ...]:
+    def extract(self, handle: Any) -> tuple[Any, ...]:
         """Keep a handle; returns what is pickled in its place."""
         if isinstance(handle, hoplite_ray.Array):
             handle = hoplite_ray.array(handle)  # seals an array that is being written
@@ -49,17 +49,17 @@ class Kept:
 
 
 def _handle(place: int) -> Any:
-    return _coming.get()[place]
+    return _supplied.get()[place]
 
 
 @contextlib.contextmanager
-def coming(handles: Sequence[Any]) -> Iterator[None]:
+def supply(handles: Sequence[Any]) -> Iterator[None]:
     """In the body, give these handles to what is unpickled."""
-    token = _coming.set(handles)
+    token = _supplied.set(handles)
     try:
         yield
     finally:
-        _coming.reset(token)
+        _supplied.reset(token)
 
 
 class Lender:
@@ -79,14 +79,14 @@ class Lender:
         if message.handles:
             number = next(self._numbers)
             actor = ray.get_runtime_context().current_actor
-            message.lend(pickle.dumps((actor, self._id, number)))
+            message.set_lender(pickle.dumps((actor, self._id, number)))
             self._kept[number] = message.handles
         return message
 
-    def end(self, message: Message) -> None:
+    def release(self, message: Message) -> None:
         """Release a message's handles, because its call is over."""
-        if message.lent is not None:
-            _, _, number = pickle.loads(message.lent)
+        if message.lender is not None:
+            _, _, number = pickle.loads(message.lender)
             self._kept.pop(number, None)
 
     def close(self) -> None:
@@ -102,17 +102,17 @@ _lenders: WeakValueDictionary[str, Lender] = WeakValueDictionary()
 
 
 def _lent(_: Any, lender: str, number: int) -> Sequence[Any]:
-    """Return lent handles. Ray calls it in the lender's process, for the receiver."""
+    """Return lent handles. The receiver has Ray call this in the lender's process."""
     return _lenders[lender].take(number)
 
 
 async def borrow(message: Message) -> Sequence[Any]:
-    """Return the handles of a message that has come; its lender is asked for them.
+    """Ask a message's lender for its handles, and return them.
 
     Raises:  RayError if the lender has died, or has released them.
     """
-    assert message.lent is not None
-    actor, lender, number = pickle.loads(message.lent)
+    assert message.lender is not None
+    actor, lender, number = pickle.loads(message.lender)
     call = actor.__ray_call__.remote(_lent, lender, number)
     handles: Sequence[Any] = await asyncio.wrap_future(call.future())
     return handles

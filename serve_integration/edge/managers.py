@@ -10,8 +10,8 @@ from hoplite_ray.worlds import WorldManager
 from hoplite_ray.worlds.meeting.secrecy import Secrecy
 
 secrecy = Secrecy()  # of all connections of this process's edges
-_making = threading.Lock()
-_made: WorldManager | None = None
+_lock = threading.Lock()
+_manager: WorldManager | None = None
 
 
 def node_address() -> str:
@@ -21,9 +21,9 @@ def node_address() -> str:
 
 def manager() -> WorldManager:
     """Return the manager. It is made at the first use, and again after it was closed."""
-    global _made
-    with _making:
-        if _made is None or _made.is_over:
+    global _manager
+    with _lock:
+        if _manager is None or _manager.is_over:
             address = node_address()
-            _made = WorldManager(listen=f"[{address}]:0" if ":" in address else f"{address}:0")
-        return _made
+            _manager = WorldManager(listen=f"[{address}]:0" if ":" in address else f"{address}:0")
+        return _manager

@@ -1,17 +1,17 @@
 """The meaning of an edge's messages, by their numbers. Pure.
 
-Each end numbers its own calls. CALL, CALL_ALONE and TAKEN_BACK have a number of the caller's;
-REPLY, FAILURE and BEGUN have the number of the call that they answer. A `Protocol` is one end: it
-is told what this end does and what comes, and answers what to do.
+Each end numbers its own calls. CALL, CALL_ALONE and CANCELLED have a number of the caller's;
+REPLY, FAILURE and BEGUN have the number of the call that they answer. A `Protocol` is one end. Its
+methods take what this end does and which messages arrive, and return what to do.
 
     a call of this end      open -> WAITING <-> BEGUN -> ANSWERED -> close
     a call of the peer's    CALL or CALL_ALONE -> answering -> finish
 
-    open, close      this end calls, and needs the call's number no more
-    take_back        its caller has cancelled; True if the peer is to hear so
-    handle           a message has come
-    finish           this end has answered a call of the peer's, or stopped that
-    end              the edge has broken; returns what each open call is to raise
+    open, close      this end makes a call, and forgets it
+    cancel           the caller cancels a call; True if the peer needs CANCELLED
+    handle           a message arrives
+    finish           this end has answered a call of the peer's, or given the call up
+    end              the edge breaks; returns how far each open call was
 
 The table over every (state, event) is tests/unit/test_serve_protocol.py.
 """
@@ -23,19 +23,19 @@ from dataclasses import dataclass
 from enum import Enum
 
 # Kinds of messages, as they travel; an IntEnum would cost each message its conversion.
-CALL, REPLY, FAILURE, TAKEN_BACK, BEGUN, CALL_ALONE = range(6)
-KINDS = (CALL, REPLY, FAILURE, TAKEN_BACK, BEGUN, CALL_ALONE)
+CALL, REPLY, FAILURE, CANCELLED, BEGUN, CALL_ALONE = range(6)
+KINDS = (CALL, REPLY, FAILURE, CANCELLED, BEGUN, CALL_ALONE)
 
 
 class State(Enum):
     """A call of this end."""
 
     WAITING = "waiting"
-    """The peer has not said that it works on it."""
+    """The peer has not reported that it works on the call."""
     BEGUN = "begun"
-    """The peer has said so."""
+    """The peer works on the call."""
     ANSWERED = "answered"
-    """It has its reply or failure; later ones are ignored."""
+    """The reply or failure has arrived; later ones are ignored."""
 
 
 class Action(Enum):
@@ -46,7 +46,7 @@ class Action(Enum):
     ANSWER = "answer"
     """Have the handler answer the call."""
     ANSWER_ALONE = "answer alone"
-    """The same, once its caller has been told that it begins."""
+    """Have the handler answer the call after its caller knows that work begins."""
     SETTLE = "settle"
     """Give the reply or failure to the call's caller."""
     CANCEL = "cancel"
@@ -60,11 +60,11 @@ _OPEN = (_WAITING, _BEGUN)
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenCall:
     """How far an open call was when its edge broke.
 
-    was_sent:   True if the peer may have got it.
-    has_begun:  True if the peer worked on it.
+    was_sent:   True if the peer may have received the call.
+    has_begun:  True if the peer worked on the call.
     """
 
     was_sent: bool
@@ -77,15 +77,15 @@ class Protocol:
     def __init__(self) -> None:
         self._next_number = 0
         self._calls: dict[int, State] = {}
-        self._answering: set[int] = set()
+        self._peer_calls: set[int] = set()
 
     def state(self, number: int) -> State | None:
-        """Return how far a call of this end is; None if there is none of that number."""
+        """Return the state of a call of this end; None if no call has that number."""
         return self._calls.get(number)
 
     def is_answering(self, number: int) -> bool:
-        """Whether this end works on a call of the peer's."""
-        return number in self._answering
+        """Return True if this end works on that call of the peer's."""
+        return number in self._peer_calls
 
     def open(self) -> int:
         """Begin a call of this end; returns its number."""
@@ -94,32 +94,32 @@ class Protocol:
         self._calls[number] = _WAITING
         return number
 
-    def take_back(self, number: int) -> bool:
-        """Cancel a call; returns True if the peer is to hear TAKEN_BACK."""
+    def cancel(self, number: int) -> bool:
+        """Cancel a call; returns True if the peer needs CANCELLED."""
         return self._calls.get(number) in _OPEN
 
     def close(self, number: int) -> None:
-        """Forget a call; what comes for it later is ignored."""
+        """Forget a call; later messages for it are ignored."""
         self._calls.pop(number, None)
 
     def finish(self, number: int) -> None:
-        """Take in that this end works no more on a call of the peer's."""
-        self._answering.discard(number)
+        """Record that this end no longer works on a call of the peer's."""
+        self._peer_calls.discard(number)
 
     def handle(self, kind: int, number: int, *, has_begun: bool = False) -> Action:
-        """Take in a message; returns what to do about it.
+        """Handle a message; returns what to do about it.
 
         has_begun:  the value of a BEGUN.
 
-        Raises:  ValueError for what no peer of this version sends.
+        Raises:  ValueError for a message that no peer of this version sends.
         """
         if kind == CALL or kind == CALL_ALONE:
-            if number in self._answering:
+            if number in self._peer_calls:
                 raise ValueError(f"call {number} came while it was being answered")
-            self._answering.add(number)
+            self._peer_calls.add(number)
             return _ANSWER if kind == CALL else _ANSWER_ALONE
-        if kind == TAKEN_BACK:
-            return _CANCEL if number in self._answering else _IGNORE
+        if kind == CANCELLED:
+            return _CANCEL if number in self._peer_calls else _IGNORE
         if kind not in KINDS:
             raise ValueError(f"a message of kind {kind}, which there is not")
         if self._calls.get(number) not in _OPEN:
@@ -130,16 +130,16 @@ class Protocol:
         self._calls[number] = _ANSWERED
         return _SETTLE
 
-    def end(self, unsent: Set[int], *, has_left: bool) -> dict[int, Broken]:
+    def end(self, unsent: Set[int], *, has_left: bool) -> dict[int, BrokenCall]:
         """Return how far each open call was; all are closed.
 
-        unsent:    calls that had not gone when the edge broke.
-        has_left:  the peer left by its own will, so no call has ended it.
+        unsent:    calls that were not sent before the edge broke.
+        has_left:  True if the peer left by itself, so that no call has killed it.
         """
         open_calls = {number: each for number, each in self._calls.items() if each in _OPEN}
         self._calls.clear()
         return {
-            number: Broken(
+            number: BrokenCall(
                 was_sent=number not in unsent and not has_left,
                 has_begun=each is _BEGUN and not has_left,
             )

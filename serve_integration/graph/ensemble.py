@@ -18,7 +18,7 @@ from ray.serve import Application
 
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.errors import QuorumError
-from hoplite_ray.serve.graph.http import answered_by_json, is_json
+from hoplite_ray.serve.graph.http import answer_http, is_json
 from hoplite_ray.serve.graph.ingress import (
     INGRESS,
     INGRESS_REPLICAS,
@@ -27,12 +27,12 @@ from hoplite_ray.serve.graph.ingress import (
     check_ingress,
     in_seconds,
     ingress_options,
-    merged,
+    merge_stages,
 )
 from hoplite_ray.serve.graph.votes import Answer, Combine, CombineName, Poll, Verdict
 from hoplite_ray.serve.routing import handoff
-from hoplite_ray.serve.routing.joint import first
-from hoplite_ray.serve.routing.outlet import close_all, outlets_of
+from hoplite_ray.serve.routing.joint import wait_for_first
+from hoplite_ray.serve.routing.outlet import close_all, open_outlets
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.declare import Stage, StageLike
 from hoplite_ray.serve.stages.deploy import deployment
@@ -73,7 +73,7 @@ def ensemble(
     unnamed = [each for each in models if not isinstance(each, Mapping)]
     for each in models:
         if isinstance(each, Mapping):
-            named = merged(each, named)
+            named = merge_stages(each, named)
     stages: dict[str, Any] = {f"model{number}": each for number, each in enumerate(unnamed)}
     if twice := stages.keys() & named.keys():
         raise ValueError(f"{min(twice)} is what one without a name is called; use another one")
@@ -109,18 +109,18 @@ class EnsembleIngress:
         self._quorum = quorum
         self._combine = combine
         self._deadline_s = deadline_s
-        self._outlets = await outlets_of(members, edges, QUERY)
+        self._outlets = await open_outlets(members, edges, QUERY)
         if self._outlets:
-            await self._members_come(deadline_s + _ALL_S)
+            await self._wait_for_members(deadline_s + _ALL_S)
 
-    async def _members_come(self, limit_s: float) -> None:
+    async def _wait_for_members(self, limit_s: float) -> None:
         """Wait until all members have a replica, so that none is missing from the first answers.
 
         After `limit_s` a quorum is enough, for example when the ingress is started again and a
         member can't be. It waits for the quorum as long as Serve takes. Models may load slowly, and
         if the ingress gave up, Serve would give up the application.
         """
-        ready = asyncio.gather(*(outlet.ready() for outlet in self._outlets.values()))
+        ready = asyncio.gather(*(outlet.wait_ready() for outlet in self._outlets.values()))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ready, limit_s)
             return
@@ -131,15 +131,15 @@ class EnsembleIngress:
         )
         while not self._has_quorum():
             lacks = [outlet for outlet in self._outlets.values() if not outlet.replicas]
-            await first(*(outlet.ready() for outlet in lacks))
+            await wait_for_first(*(outlet.wait_ready() for outlet in lacks))
 
     async def __call__(self, request: Any) -> Any:
         """Answer one query: an Answer by a handle, JSON over HTTP."""
         if not is_json(request):
             return await self.ask(request)
-        return await answered_by_json(request, self._as_dict)
+        return await answer_http(request, self._ask_as_dict)
 
-    async def _as_dict(self, query: Any) -> dict[str, Any]:
+    async def _ask_as_dict(self, query: Any) -> dict[str, Any]:
         return dataclasses.asdict(await self.ask(query))
 
     async def ask(
@@ -160,7 +160,7 @@ class EnsembleIngress:
         began_s = loop.time()
         poll = Poll(list(self._handles), quorum=self._quorum, combine=self._combine)
         try:
-            answer = await self._polled(poll, query_id or uuid.uuid4().hex, value, limit_s)
+            answer = await self._poll_members(poll, query_id or uuid.uuid4().hex, value, limit_s)
         except BaseException:
             metrics.count("serve_queries", outcome="failed")
             raise
@@ -171,13 +171,13 @@ class EnsembleIngress:
         metrics.count("serve_votes", missing=str(len(answer.missing)))
         return answer
 
-    async def _polled(self, poll: Poll, query_id: str, value: Any, limit_s: float) -> Answer:
+    async def _poll_members(self, poll: Poll, query_id: str, value: Any, limit_s: float) -> Answer:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
         sent = await handoff.share(value, len(self._outlets), QUERY, limit_s)
         left_s = max(deadline_s - loop.time(), 0.001)
         voting = {
-            asyncio.ensure_future(self._vote(name, query_id, sent, left_s)): name
+            asyncio.ensure_future(self._ask_member(name, query_id, sent, left_s)): name
             for name in self._handles
         }
         waiting = set(voting)
@@ -194,7 +194,7 @@ class EnsembleIngress:
                     if error is None:
                         poll.vote(voting[vote], vote.result())
                     else:
-                        poll.lose(voting[vote], f"{type(error).__name__}: {error}")
+                        poll.mark_lost(voting[vote], f"{type(error).__name__}: {error}")
         finally:
             for vote in voting:
                 vote.cancel()
@@ -202,16 +202,16 @@ class EnsembleIngress:
             raise QuorumError(poll.failure(), dict(poll.partial))
         return poll.answer()
 
-    async def _vote(self, name: str, query_id: str, value: Any, left_s: float) -> Any:
+    async def _ask_member(self, name: str, query_id: str, value: Any, left_s: float) -> Any:
         if not self._outlets:
             return await self._handles[name].remote(query_id, left_s, value)
         query = Query(query_id, 1, "", value, left_s, {})
         outlet = self._outlets[name]
 
-        def waits() -> bool:  # an update may take all members' only replicas at once
+        def should_wait() -> bool:  # an update may take all members' only replicas at once
             return outlet.is_replaced and not self._has_quorum()
 
-        return await outlet.call(query, waits=waits)
+        return await outlet.call(query, should_wait=should_wait)
 
     def _has_quorum(self) -> bool:
         return sum(bool(outlet.replicas) for outlet in self._outlets.values()) >= self._quorum

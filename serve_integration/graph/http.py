@@ -27,7 +27,7 @@ def is_json(request: Any) -> bool:
     return isinstance(request, Request)
 
 
-async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]]) -> Response:
+async def answer_http(request: Request, ask: Callable[[Any], Awaitable[Any]]) -> Response:
     """Answer an HTTP request. Its JSON is the query, and the answer is JSON.
 
     An error is `{"error": ...}`, with a status:
@@ -40,50 +40,50 @@ async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]
     try:
         query = await request.json()
     except (ValueError, RecursionError) as error:
-        return _refused(f"the query is no JSON ({error}); POST the query as JSON", 400)
+        return _error_response(f"the query is no JSON ({error}); POST the query as JSON", 400)
     try:
         answer = await ask(query)
         try:
-            return Response(await _encoded(answer), media_type="application/json")
+            return Response(await _encode(answer), media_type="application/json")
         except Exception as error:
             raise TypeError(
                 f"the answer can't go over HTTP ({describe_error(error)}); have the last stage "
                 "return what JSON has"
             ) from None
     except QuorumError as error:
-        return await _without_quorum(error)
+        return await _quorum_response(error)
     except Exception as error:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
         if status == 500:
             _serve_logger.exception("a query over HTTP has failed")
-        return _refused(f"{describe_error(error)}{_where(error)}", status)
+        return _error_response(f"{describe_error(error)}{_failed_stage(error)}", status)
 
 
-def _refused(text: str, status: int, **more: Any) -> Response:
+def _error_response(text: str, status: int, **more: Any) -> Response:
     text = text.encode(errors="backslashreplace").decode()  # half a surrogate is no UTF-8
     body = orjson.dumps({"error": text, **more})
     return Response(body, status, media_type="application/json")
 
 
-async def _without_quorum(error: QuorumError) -> Response:
+async def _quorum_response(error: QuorumError) -> Response:
     """Answer with the votes that are JSON, and name those that are not."""
     text, partial = str(error), dict[str, Any]()
     for member, vote in error.partial.items():
         try:
-            partial[member] = orjson.Fragment(await _encoded(vote))
+            partial[member] = orjson.Fragment(await _encode(vote))
         except Exception as why:
             text += f"; the vote of {member} can't go over HTTP ({describe_error(why)})"
-    return _refused(text, 503, partial=partial)
+    return _error_response(text, 503, partial=partial)
 
 
-def _where(error: Exception) -> str:
+def _failed_stage(error: Exception) -> str:
     """Return which stage has raised an error, by its note; "" if it has no such note."""
     notes = [str(note) for note in getattr(error, "__notes__", ())]
     line = next((note.partition("\n")[0] for note in notes if note.startswith("in stage ")), "")
     return f" ({line.rstrip(':')})" if line else ""
 
 
-async def _encoded(value: Any) -> bytes:
+async def _encode(value: Any) -> bytes:
     """Return a value as JSON. A thread makes it, because edges are served in this event loop."""
     return await asyncio.to_thread(as_json, value)
 

@@ -21,10 +21,10 @@ from typing import Any, Literal, get_args
 
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.errors import JoinLostError, PoisonousQueryError
-from hoplite_ray.serve.graph.http import answered_by_json, is_json
+from hoplite_ray.serve.graph.http import answer_http, is_json
 from hoplite_ray.serve.routing import handoff
-from hoplite_ray.serve.routing.joint import joint_answer
-from hoplite_ray.serve.routing.outlet import DEATHS_MAX, close_all, outlets_of
+from hoplite_ray.serve.routing.joint import ask_jointly
+from hoplite_ray.serve.routing.outlet import DEATHS_MAX, close_all, open_outlets
 from hoplite_ray.serve.routing.query import Merged, Query
 from hoplite_ray.serve.stages.declare import StageLike
 
@@ -37,7 +37,7 @@ EdgesName = Literal["worlds", "serve"]
 EDGES = get_args(EdgesName)
 
 
-def merged(stages: Mapping[str, StageLike], named: Mapping[str, StageLike]) -> dict[str, Any]:
+def merge_stages(stages: Mapping[str, StageLike], named: Mapping[str, StageLike]) -> dict[str, Any]:
     """Return the stages of a mapping and of keywords, by name.
 
     Raises:  TypeError for a name that is no text; ValueError for a name that is given twice.
@@ -64,13 +64,13 @@ def in_seconds(deadline_s: float, deadline_ms: float | None) -> float:
     Raises:  ValueError for a value that is no deadline.
     """
     if deadline_ms is None:
-        return _checked("deadline_s", deadline_s, "seconds")
+        return _check_deadline("deadline_s", deadline_s, "seconds")
     why = "deadline_ms will go with the next release; give deadline_s, in seconds"
     warnings.warn(why, DeprecationWarning, stacklevel=3)
-    return _checked("deadline_ms", deadline_ms, "milliseconds") / 1000
+    return _check_deadline("deadline_ms", deadline_ms, "milliseconds") / 1000
 
 
-def _checked(name: str, value: float, unit: str) -> float:
+def _check_deadline(name: str, value: float, unit: str) -> float:
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not 0 < value < math.inf:
         raise ValueError(f"{name}={value!r} must be a number above 0, and finite; give {unit}")
@@ -105,7 +105,7 @@ class Ingress:
         self._inputs = inputs
         self._deadline_s = deadline_s
         self._handles = nodes
-        self._outlets = await outlets_of(nodes, edges, QUERY)
+        self._outlets = await open_outlets(nodes, edges, QUERY)
         self._first = [outlet for name, outlet in self._outlets.items() if not inputs[name]]
         self._joins = {
             name: outlet for name, outlet in self._outlets.items() if len(inputs[name]) > 1
@@ -115,7 +115,7 @@ class Ingress:
         """Answer one query: a value by a handle, or JSON over HTTP."""
         if not is_json(request):
             return await self.ask(request)
-        return await answered_by_json(request, self.ask)
+        return await answer_http(request, self.ask)
 
     async def ask(
         self,
@@ -140,8 +140,8 @@ class Ingress:
         began_s = time.monotonic()
         outcome = "failed"
         try:
-            asked = self._asked if self._outlets else self._by_handles
-            answer = await asked(query_id, value, limit_s)
+            ask = self._ask_by_edges if self._outlets else self._ask_by_handles
+            answer = await ask(query_id, value, limit_s)
             outcome = "ok"
             return answer
         except TimeoutError as error:
@@ -155,14 +155,14 @@ class Ingress:
             metrics.count("serve_queries", outcome=outcome)
             metrics.observe_query(time.monotonic() - began_s, self._deadline_s)
 
-    async def _asked(self, query_id: str, value: Any, limit_s: float) -> Any:
+    async def _ask_by_edges(self, query_id: str, value: Any, limit_s: float) -> Any:
         """Ask a query, and ask it again when the replicas are lost where its inputs would meet."""
         deadline_s = time.monotonic() + limit_s
         value = await handoff.share(value, len(self._first), QUERY, limit_s)
         deaths, ask = 0, uuid.uuid4().hex
         for attempt in itertools.count(1):
             try:
-                return await self._by_edges(query_id, ask, attempt, value, deadline_s, deaths)
+                return await self._attempt(query_id, ask, attempt, value, deadline_s, deaths)
             except JoinLostError as error:
                 logger.debug("query %s is asked again: %s", query_id, error)
                 deaths = max(deaths, error.deaths)
@@ -173,25 +173,25 @@ class Ingress:
                     ) from error
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _by_edges(
+    async def _attempt(
         self, query_id: str, ask: str, attempt: int, value: Any, deadline_s: float, deaths: int
     ) -> Any:
         async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
             joins = {}
             for name, outlet in self._joins.items():
-                await outlet.ready()
+                await outlet.wait_ready()
                 joins[name] = tuple(random.sample(outlet.replicas, len(outlet.replicas)))
             left_s = deadline_s - time.monotonic()
             calls = [
                 outlet.call(Query(query_id, attempt, "", value, left_s, joins, deaths, ask=ask))
                 for outlet in self._first
             ]
-            answer = await joint_answer(calls, attempt)
+            answer = await ask_jointly(calls, attempt)
         if isinstance(answer, Merged):
             raise JoinLostError("none of its inputs has the answer", 0)
         return answer
 
-    async def _by_handles(self, query_id: str, value: Any, limit_s: float) -> Any:
+    async def _ask_by_handles(self, query_id: str, value: Any, limit_s: float) -> Any:
         responses: dict[str, Any] = {}
         for name, inputs in self._inputs.items():
             values = [responses[each] for each in inputs] or [value]

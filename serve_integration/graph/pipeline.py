@@ -22,7 +22,7 @@ from hoplite_ray.serve.graph.ingress import (
     check_ingress,
     in_seconds,
     ingress_options,
-    merged,
+    merge_stages,
 )
 from hoplite_ray.serve.stages.declare import AnyStage, Stage, StageLike
 from hoplite_ray.serve.stages.deploy import deployment
@@ -54,10 +54,10 @@ def pipeline(
     """
     if unnamed or not isinstance(stages, Mapping | None):
         raise TypeError("stages of a pipeline have names: pipeline(text=Text), not pipeline(Text)")
-    graph = merged(stages or {}, named)
+    graph = merge_stages(stages or {}, named)
     check_ingress(edges, replicas)
     deadline_s = in_seconds(deadline_s, deadline_ms)
-    order = ordered(graph)
+    order = topological_order(graph)
     nodes: dict[str, Any] = {}
     for name in reversed(order):
         following = consumers(graph, name) if edges == "worlds" else []
@@ -75,7 +75,7 @@ def pipeline(
     return serve.deployment(**options)(Ingress).bind(shown, inputs, edges, deadline_s)
 
 
-def ordered(stages: Mapping[str, AnyStage]) -> list[str]:
+def topological_order(stages: Mapping[str, AnyStage]) -> list[str]:
     """Return the names of stages, each after its inputs.
 
     Raises:  ValueError if there is no such order, or not exactly one last stage.

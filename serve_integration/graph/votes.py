@@ -1,6 +1,6 @@
 """The votes of an ensemble on one query: when they make an answer, and which.
 
-Pure: a `Poll` is told of votes, of lost members and of the deadline. It is decided when at least
+Pure: callers give a `Poll` votes, lost members and the deadline. It is decided when at least
 `quorum` members have voted and one of these holds:
 
     all living members have voted      a member that dies counts no more, so it costs no waiting
@@ -89,7 +89,7 @@ class Poll:
     def verdict(self) -> Verdict:
         """OPEN, DECIDED (`answer` may be called) or FAILED (`failure` says why)."""
         outstanding = len(self._members) - len(self._votes) - len(self._lost)
-        count = len(self._agreeing()[0])
+        count = len(self._agreeing_members()[0])
         if count + (0 if self._is_due else outstanding) < self._quorum:
             return Verdict.FAILED
         if count < self._quorum:
@@ -103,7 +103,7 @@ class Poll:
         return self._is_due
 
     def vote(self, member: str, value: Any) -> None:
-        """Count a member's vote. Its first vote counts, also after `lose`."""
+        """Count a member's vote. Its first vote counts, also after `mark_lost`."""
         self._lost.pop(member, None)
         if member in self._votes:
             return
@@ -113,19 +113,19 @@ class Poll:
         except Exception as error:  # of any class: the vote is the user's object
             self._unusable[member] = f"its vote can't be combined ({type(error).__name__}: {error})"
 
-    def lose(self, member: str, why: str) -> None:
-        """Take in that a member will not vote. A vote that it has given stays."""
+    def mark_lost(self, member: str, why: str) -> None:
+        """Record that a member will not vote. An earlier vote of the member stays."""
         if member not in self._votes:
             self._lost.setdefault(member, why)
 
     def expire(self) -> None:
-        """Take in that the deadline has come."""
+        """Record that the deadline has come."""
         self._is_due = True
 
     def answer(self) -> Answer:
         """Combine the votes. REQUIRES: DECIDED."""
-        voted, _ = self._agreeing()
-        lost = {**self._lost, **self._odd()}
+        voted, _ = self._agreeing_members()
+        lost = {**self._lost, **self._outliers()}
         return Answer(
             self._combine([self._votes[member] for member in voted]),
             tuple(voted),
@@ -136,17 +136,17 @@ class Poll:
 
     def failure(self) -> str:
         """Return why there is no answer. REQUIRES: FAILED."""
-        told = [
+        texts = [
             f"{len(self._votes)} of {len(self._members)} members have voted, "
             f"the quorum is {self._quorum}"
         ]
-        if lost := {**self._lost, **self._odd()}:
+        if lost := {**self._lost, **self._outliers()}:
             why = "; ".join(f"{member}: {why}" for member, why in lost.items())
-            told.append(f"lost are {why}")
+            texts.append(f"lost are {why}")
         late = [m for m in self._members if m not in self._votes and m not in self._lost]
         if self._is_due and late:
-            told.append(f"the deadline has come before {', '.join(late)}")
-        return "; ".join(told)
+            texts.append(f"the deadline has come before {', '.join(late)}")
+        return "; ".join(texts)
 
     @property
     def partial(self) -> Mapping[str, Any]:
@@ -157,7 +157,7 @@ class Poll:
         form = _FORMS.get(self._combine)
         return None if form is None else form(_plain(vote))
 
-    def _agreeing(self) -> tuple[list[str], int]:
+    def _agreeing_members(self) -> tuple[list[str], int]:
         """Return the members whose votes have the commonest form, and the next form's count."""
         forms: dict[Any, list[str]] = {}
         for member in self._members:
@@ -166,21 +166,24 @@ class Poll:
         most, *others = sorted(forms.values(), key=len, reverse=True) or [[]]
         return most, len(others[0]) if others else 0
 
-    def _odd(self) -> dict[str, str]:
+    def _outliers(self) -> dict[str, str]:
         """Return the members whose votes are not combined, and why."""
-        odd = dict(self._unusable)
-        agreeing, _ = self._agreeing()
+        outliers = dict(self._unusable)
+        agreeing, _ = self._agreeing_members()
         for member, form in self._forms.items():
             if member not in agreeing:
                 usual = self._forms[agreeing[0]]
-                odd[member] = f"its vote is of {_named(form)}, and most are of {_named(usual)}"
-        return odd
+                outliers[member] = (
+                    f"its vote is of {_describe_form(form)}, "
+                    f"and most are of {_describe_form(usual)}"
+                )
+        return outliers
 
     def _is_settled(self, outstanding: int) -> bool:
-        agreeing, others = self._agreeing()
+        agreeing, others = self._agreeing_members()
         if self._combine is not majority or len(agreeing) - others <= outstanding:
             return False
-        _, counts = _counted([self._votes[member] for member in agreeing])
+        _, counts = _count_votes([self._votes[member] for member in agreeing])
         first, second = np.sort(np.vstack([counts, np.zeros_like(counts[:1])]), axis=0)[:-3:-1]
         return bool((first - second > outstanding).all())
 
@@ -191,14 +194,14 @@ def majority(votes: Sequence[Any]) -> Any:
     Shapes:  arrays, tensors and lists have one shape, which is the shape of the resulting array.
              Any other vote counts as a whole.
     """
-    labels, counts = _counted(votes)
+    labels, counts = _count_votes(votes)
     chosen = counts.argmax(axis=0)  # the first among equals, which is the smallest
     return np.asarray(labels)[chosen] if _has_elements(_plain(votes[0])) else labels[int(chosen[0])]
 
 
 def mean(votes: Sequence[Any]) -> Any:
     """Return the mean of all votes, element by element."""
-    value = _stacked(votes).mean(axis=0)
+    value = _stack(votes).mean(axis=0)
     return value if value.ndim else value.item()
 
 
@@ -232,30 +235,30 @@ def _array_form(array: np.ndarray[Any, Any]) -> tuple[str, tuple[int, ...]]:
 _FORMS: dict[Combine, Callable[[Any], Any]] = {majority: _majority_form, mean: _mean_form}
 
 
-def _named(form: Any) -> str:
+def _describe_form(form: Any) -> str:
     if isinstance(form, tuple):
         return f"the shape {form[1]}" if form[0] == "number" else f"{form[0]} of shape {form[1]}"
     return str(getattr(form, "__name__", form))
 
 
-def _counted(votes: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]]:
+def _count_votes(votes: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]]:
     """Return the values of votes, in order, and their counts: rows are values, columns elements."""
     votes = [_plain(vote) for vote in votes]
     if _has_elements(votes[0]):
-        arrays = _stacked(votes)
+        arrays = _stack(votes)
         found, codes = np.unique(arrays, return_inverse=True)
         codes = codes.reshape(arrays.shape)
         rows = [(codes == code).sum(axis=0) for code in range(len(found))]
         return list(found), np.stack(rows or [np.zeros(arrays.shape[1:], int)])
     try:
-        told = Counter(votes)
+        counts = Counter(votes)
     except TypeError as error:
         raise TypeError(f"votes can't be counted ({error}); combine them by a function") from None
     try:
-        labels = sorted(told)
+        labels = sorted(counts)
     except TypeError:  # they have no order
-        labels = sorted(told, key=repr)
-    return labels, np.array([[told[label]] for label in labels])
+        labels = sorted(counts, key=repr)
+    return labels, np.array([[counts[label]] for label in labels])
 
 
 def _plain(vote: Any) -> Any:
@@ -273,7 +276,7 @@ def _has_elements(vote: Any) -> bool:
     return isinstance(vote, list | np.ndarray)
 
 
-def _stacked(votes: Sequence[Any]) -> np.ndarray[Any, Any]:
+def _stack(votes: Sequence[Any]) -> np.ndarray[Any, Any]:
     shapes = {np.shape(vote) for vote in votes}
     if len(shapes) > 1:
         raise ValueError(f"votes have the shapes {sorted(shapes)}; combine them by a function")

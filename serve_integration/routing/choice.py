@@ -1,9 +1,9 @@
-"""The choice of a replica. Pure: it is told what the sender knows, and how long it has waited.
+"""The choice of a replica. Pure: callers give what the sender knows, and how long it has waited.
 
-`least_loaded` chooses among replicas that are alike. `look` decides about one of a join's preferred
+`least_loaded` chooses among replicas that are alike. `decide` is about one of a join's preferred
 replicas, of which all senders of a query must take the same one: the first that is not dead.
-A sender that came after Serve had taken a replica away can't tell whether that one is dead or
-drains, and has another input of this query.
+A sender that started after Serve had removed a replica can't tell whether that replica is dead, or
+drains and has another input of this query.
 
     its door refuses                              NEXT
     it has an edge, open or leaving               TAKE
@@ -25,7 +25,7 @@ REACH_S = 5.0  # for an edge to a replica that Serve knows and that has not ende
 MEET_S = 1.0  # for Serve to tell of a replica that others know already
 
 
-class Look(Enum):
+class Decision(Enum):
     """The decision of a sender about one preferred replica."""
 
     TAKE = "take"
@@ -33,15 +33,15 @@ class Look(Enum):
     WAIT = "wait"
     """Look again when something has changed, or a little later."""
     NEXT = "next"
-    """It is dead: all senders take the next one."""
+    """The replica is dead: all senders take the next one."""
     GONE = "gone"
-    """Give the join up: Serve had taken it away before this sender came."""
+    """Give the join up: Serve had removed the replica before this sender started."""
     UNREACHABLE = "unreachable"
-    """Give the join up: it lives, and no edge to it can be opened."""
+    """Give the join up: the replica lives, and no edge to it can be opened."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ReplicaStatus:
     """The knowledge of a sender about a replica.
 
     is_dead:    True if its door refuses connections.
@@ -56,17 +56,17 @@ class Known:
     was_listed: bool
 
 
-def look(known: Known, waited_s: float) -> Look:
-    """Return what to do about a preferred replica that was waited for so long."""
-    if known.is_dead:
-        return Look.NEXT
-    if known.has_edge:
-        return Look.TAKE
-    if not known.is_listed and waited_s > MEET_S:
-        return Look.NEXT if known.was_listed else Look.GONE
-    return Look.UNREACHABLE if waited_s > REACH_S else Look.WAIT
+def decide(status: ReplicaStatus, waited_s: float) -> Decision:
+    """Decide about a preferred replica for which the sender has waited `waited_s`."""
+    if status.is_dead:
+        return Decision.NEXT
+    if status.has_edge:
+        return Decision.TAKE
+    if not status.is_listed and waited_s > MEET_S:
+        return Decision.NEXT if status.was_listed else Decision.GONE
+    return Decision.UNREACHABLE if waited_s > REACH_S else Decision.WAIT
 
 
 def least_loaded(loads: Mapping[Key, int], draw: Callable[[], float]) -> Key | None:
-    """Return the one with the fewest calls; None if there is none. `draw` decides among equals."""
+    """Return the key with the fewest calls; None without keys. `draw` decides among equals."""
     return min(loads, key=lambda each: (loads[each], draw()), default=None)

@@ -15,16 +15,16 @@ Deployment = tuple[str, str]  # the application's name, and the deployment's
 Doors = dict[str, dict[str, Any]]  # a replica's id -> where its door is
 
 _lock = threading.Lock()
-_known: dict[Deployment, Doors] = {}
+_doors: dict[Deployment, Doors] = {}
 _watchers: dict[Deployment, list[tuple[asyncio.AbstractEventLoop, Callable[[Doors], None]]]] = {}
 
 METADATA_KEY = "hoplite_edge"
 
 
-def tell(deployment: Deployment, doors: Doors) -> None:
-    """Take in which replicas of a deployment run. Any thread may call it."""
+def publish(deployment: Deployment, doors: Doors) -> None:
+    """Give a deployment's replicas to its watchers. Any thread may call it."""
     with _lock:
-        _known[deployment] = doors
+        _doors[deployment] = doors
         watchers = list(_watchers.get(deployment, ()))
     for loop, watcher in watchers:
         if not loop.is_closed():
@@ -36,17 +36,17 @@ def watch(deployment: Deployment, watcher: Callable[[Doors], None]) -> None:
     loop = asyncio.get_running_loop()
     with _lock:
         _watchers.setdefault(deployment, []).append((loop, watcher))
-        known = _known.get(deployment)
-    if known is not None:
-        loop.call_soon(watcher, known)
+        doors = _doors.get(deployment)
+    if doors is not None:
+        loop.call_soon(watcher, doors)
 
 
 def unwatch(deployment: Deployment, watcher: Callable[[Doors], None]) -> None:
-    """Have `watcher` called no more. The replicas are forgotten with their last watcher."""
+    """Remove a watcher. The last watcher of a deployment takes its replicas with it."""
     with _lock:
         left = [each for each in _watchers.get(deployment, ()) if each[1] != watcher]
         if left:
             _watchers[deployment] = left
         else:
             _watchers.pop(deployment, None)
-            _known.pop(deployment, None)
+            _doors.pop(deployment, None)

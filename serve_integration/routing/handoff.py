@@ -31,46 +31,46 @@ from hoplite_ray.serve.errors import StoredLostError
 logger = logging.getLogger("hoplite_ray.serve")
 
 _BYTES_MIN = 256 << 10  # of a value; smaller values cost less on each edge
-_SHARE = 0.5  # of the time that a query has left: for the store. The first value starts its node
+_SHARE = 0.5  # of a query's remaining time, for the store; the first value starts its node
 _START_S = 30.0  # for the first value of a process: a node, its steward and room
 _ROOM_S = 1.0  # for room in the store; then the value goes over the edges
-_AGAIN_S = 10.0  # without the store after it was not there, or did not answer
-_TELLING_S = 0.1  # a get that had less time than this says nothing about the store
+_AGAIN_S = 10.0  # after the store was missing or silent, before it is used again
+_TELLING_S = 0.1  # a get with a shorter limit proves nothing about the store
 
 _no_store_until_s = 0.0
 _no_get_until_s = 0.0
 _has_put = False  # True if this process has put a value, so its store is there
-_is_told = False  # True if the log says why there is no store
-_attaching: asyncio.Task[Store] | None = None
-_overdue: set[asyncio.Task[Any]] = set()  # puts that go on, and that no query waits for
+_is_logged = False  # True if the log says why there is no store
+_attach_task: asyncio.Task[Store] | None = None
+_overdue_puts: set[asyncio.Task[Any]] = set()  # puts under way for which no query waits
 
 
 class Stored:
     """A value in the store, of which the id travels. Its maker keeps the object and the value."""
 
-    __slots__ = ("_kept", "object_id", "value")
+    __slots__ = ("_array", "object_id", "value")
 
-    def __init__(self, object_id: bytes, value: Any = None, kept: Any = None) -> None:
+    def __init__(self, object_id: bytes, value: Any = None, array: Any = None) -> None:
         self.object_id = object_id
         self.value = value
-        self._kept = kept
+        self._array = array
 
     def __reduce__(self) -> tuple[type[Stored], tuple[bytes]]:
         return Stored, (self.object_id,)
 
 
 async def share(value: Any, receivers: int, what: str, left_s: float) -> Any:
-    """Return what to send to so many receivers: a Stored where that saves bytes, or the value.
+    """Return what to send to `receivers` replicas: a Stored if that saves bytes, else the value.
 
     what:    names the value in errors.
     left_s:  the time until its query's deadline. The store may take a share of it.
 
     Raises:  TypeError for a value that pickle can't take.
     """
-    if receivers < 2 or _overdue or time.monotonic() < _no_store_until_s:
+    if receivers < 2 or _overdue_puts or time.monotonic() < _no_store_until_s:
         return value
     try:
-        message = Message.pack(0, 0, value, gpu_arrays.ANY if gpu_arrays.in_use() else None)
+        message = Message.pack(0, 0, value, gpu_arrays.ANY if gpu_arrays.is_in_use() else None)
     except BaseException as error:  # like Edge: a SystemExit of the value would end this loop
         raise unsendable_error(what, error) from error
     if message.size_bytes < _BYTES_MIN or message.arrays or message.handles:
@@ -80,31 +80,31 @@ async def share(value: Any, receivers: int, what: str, left_s: float) -> Any:
         done, _ = await asyncio.wait({putting}, timeout=_SHARE * left_s)
     finally:
         if not putting.done():
-            _overdue.add(putting)
-            putting.add_done_callback(_forget)
+            _overdue_puts.add(putting)
+            putting.add_done_callback(_forget_put)
     return putting.result() if done else value
 
 
-def _forget(putting: asyncio.Task[Any]) -> None:
-    _overdue.discard(putting)
+def _forget_put(putting: asyncio.Task[Any]) -> None:
+    _overdue_puts.discard(putting)
     if not putting.cancelled() and (error := putting.exception()) is not None:
         logger.debug("a value that no query waited for could not be put: %s", error)
 
 
-def _attaching_here() -> asyncio.Task[Store]:
-    """Return the task that gets the store. All queries wait for the same one, and its thread.
+def _begin_attach() -> asyncio.Task[Store]:
+    """Return the task that attaches to the store. All queries wait for the same task.
 
     The task starts a node that has died again, which may take minutes.
     """
-    global _attaching
+    global _attach_task
     loop = asyncio.get_running_loop()
-    if _attaching is None or _attaching.done() or _attaching.get_loop() is not loop:
-        _attaching = loop.create_task(asyncio.to_thread(lambda: attachment().store))
-        _attaching.add_done_callback(_hear_refusal)
-    return _attaching
+    if _attach_task is None or _attach_task.done() or _attach_task.get_loop() is not loop:
+        _attach_task = loop.create_task(asyncio.to_thread(lambda: attachment().store))
+        _attach_task.add_done_callback(_log_refusal)
+    return _attach_task
 
 
-def _hear_refusal(attaching: asyncio.Task[Store]) -> None:
+def _log_refusal(attaching: asyncio.Task[Store]) -> None:
     if not attaching.cancelled() and (error := attaching.exception()) is not None:
         logger.debug("there is no store here: %s", error)
 
@@ -124,7 +124,7 @@ async def fetch(value: Any, timeout_s: float) -> Any:
         raise StoredLostError("the store here has not answered in time, and is asked again later")
     share_s = _SHARE * timeout_s
     try:
-        store = await asyncio.wait_for(asyncio.shield(_attaching_here()), share_s)
+        store = await asyncio.wait_for(asyncio.shield(_begin_attach()), share_s)
         left_s = max(0.0, began_s + share_s - time.monotonic())
         frame = await store.get_async(value.object_id, exists=True, timeout_s=left_s)
     except TimeoutError as error:
@@ -146,7 +146,7 @@ def _refuse_gets(waited_s: float, why: str) -> None:
 
 
 def _put(value: Any, message: Message) -> Any:
-    global _no_store_until_s, _has_put, _is_told
+    global _no_store_until_s, _has_put, _is_logged
     limit_s = _ROOM_S if _has_put else _START_S
     made: list[hoplite_ray.Array] = []
 
@@ -159,10 +159,10 @@ def _put(value: Any, message: Message) -> Any:
         kept = hoplite_ray.array(made[0], timeout_s=limit_s)  # which seals it
     except Exception as error:  # for example a full disk, or options of another job
         _no_store_until_s = time.monotonic() + _AGAIN_S
-        level = logging.DEBUG if _is_told else logging.WARNING
+        level = logging.DEBUG if _is_logged else logging.WARNING
         logger.log(level, "large values go over the edges, each one several times: %s", error)
-        _is_told = True
+        _is_logged = True
         return value
-    _has_put, _is_told = True, False
+    _has_put, _is_logged = True, False
     metrics.count("serve_stored_bytes", kept.nbytes)
     return Stored(kept._object_id, value, kept)

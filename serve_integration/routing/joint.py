@@ -12,7 +12,7 @@ from hoplite_ray.serve.routing.query import Merged
 _ANSWER_S = 5.0  # between two answers of inputs that have met, times the attempt's number
 
 
-async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) -> Any:
+async def ask_jointly(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) -> Any:
     """Call several stages with one query; return the answer that is not Merged, or Merged.
 
     Raises:  the first error of a call; JoinLostError when some inputs have met and another call
@@ -43,7 +43,7 @@ async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) 
             each.cancel()
 
 
-async def first(*events: Coroutine[Any, Any, Any]) -> None:
+async def wait_for_first(*events: Coroutine[Any, Any, Any]) -> None:
     """Return when one of `events` has returned."""
     tasks = [asyncio.ensure_future(event) for event in events]
     try:

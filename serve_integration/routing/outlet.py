@@ -27,7 +27,7 @@ from typing import Any
 from hoplite_ray import WorldError
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.door import open_edge
-from hoplite_ray.serve.edge.edge import Begun, Edge
+from hoplite_ray.serve.edge.edge import Edge, NotifyRunning
 from hoplite_ray.serve.edge.failures import describe_error
 from hoplite_ray.serve.errors import (
     EdgeBrokenError,
@@ -37,8 +37,8 @@ from hoplite_ray.serve.errors import (
     StoredLostError,
 )
 from hoplite_ray.serve.routing import discovery
-from hoplite_ray.serve.routing.choice import Known, Look, least_loaded, look
-from hoplite_ray.serve.routing.joint import first
+from hoplite_ray.serve.routing.choice import Decision, ReplicaStatus, decide, least_loaded
+from hoplite_ray.serve.routing.joint import wait_for_first
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import begin_routing
 from hoplite_ray.worlds.handshake.errors import RefusedError
@@ -49,12 +49,12 @@ _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's 
 DEATHS_MAX = 3  # of replicas that held one query; then the query is given up
 _AGAIN_S = 0.1  # before an edge is tried again; Serve takes longer to say that a replica is gone
 _UNEXPECTED_S = 1.0  # before an edge is tried again after an error that is not the network's
-_WHY = {Look.GONE: "had gone before this one came", Look.UNREACHABLE: "can't be reached"}
+_WHY = {Decision.GONE: "had gone before this one came", Decision.UNREACHABLE: "can't be reached"}
 _TELL_S = 5.0  # between two values of a gauge, since Ray's agent forgets older ones
 
 
-async def outlets_of(handles: Mapping[str, Any], edges: str, what: str) -> dict[str, Outlet]:
-    """Return an ingress's outlets by stage; none if Serve's own handles carry its queries."""
+async def open_outlets(handles: Mapping[str, Any], edges: str, what: str) -> dict[str, Outlet]:
+    """Open an ingress's outlets by stage; none if Serve's own handles carry its queries."""
     if edges != "worlds":
         return {}
     return {name: Outlet(handle, what) for name, handle in handles.items()}
@@ -70,27 +70,25 @@ class Outlet:
         self._deployment = (handle.app_name, handle.deployment_name)
         self._caller = uuid.uuid4().hex[:12]
         self._handle = handle
-        self._kept: dict[str, asyncio.Event] = {}  # set when Serve takes that replica away
-        self._known: set[str] = set()  # all replicas that Serve has ever listed
-        self._keeping: set[asyncio.Task[None]] = set()
+        self._listed: dict[str, asyncio.Event] = {}  # set when Serve removes that replica
+        self._ever_listed: set[str] = set()  # all replicas that Serve has ever listed
+        self._keep_tasks: set[asyncio.Task[None]] = set()
         self._edges: dict[str, Edge] = {}
-        self._given_up: Counter[Edge] = (
-            Counter()
-        )  # calls that were cancelled, since its last answer
-        self._leaving: dict[str, Edge] = {}  # for queries whose other inputs are there
+        self._abandoned_calls: Counter[Edge] = Counter()  # cancelled since the edge's last answer
+        self._draining: dict[str, Edge] = {}  # for queries whose other inputs are there
         self._dead: set[str] = set()  # replicas whose doors refuse connections
-        self.is_replaced = False  # True if Serve has taken the last replica away, as in an update
+        self.is_replaced = False  # True if Serve has removed the last replica, as in an update
         self._changed = asyncio.Event()
-        self._telling = asyncio.create_task(self._tell_metrics())
+        self._metrics_task = asyncio.create_task(self._publish_metrics())
         begin_routing(handle)
-        discovery.watch(self._deployment, self._told)
+        discovery.watch(self._deployment, self._update_replicas)
 
     @property
     def replicas(self) -> list[str]:
         """The ids of the replicas that can be called, in order."""
         return sorted(self._edges)
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         """Return when there is a replica that can be called."""
         while not self._edges:
             changed = self._changed
@@ -101,12 +99,12 @@ class Outlet:
         query: Query,
         *,
         preferred: Sequence[str] = (),
-        waits: Callable[[], bool] = lambda: True,
+        should_wait: Callable[[], bool] = lambda: True,
     ) -> Any:
         """Have a replica of the stage answer `query`, which no other call may use.
 
-        preferred:  for a join: the ids of the replicas that may answer, best first.
-        waits:      returns True if the call is to wait while the stage has no replica.
+        preferred:    for a join: the ids of the replicas that may answer, best first.
+        should_wait:  returns True if the call is to wait while the stage has no replica.
 
         Raises:  what the stage raised; PoisonousQueryError; NoReplicaError if it does not wait;
                  JoinLostError when all of `preferred` are dead, or one can't be reached.
@@ -114,22 +112,22 @@ class Outlet:
         deaths = query.deaths
         deadline_s = _now() + query.left_s
         while True:
-            edge = await self._pinned(preferred, deaths) if preferred else self._chosen()
+            edge = await self._choose_preferred(preferred, deaths) if preferred else self._choose()
             if edge is None:
-                if not waits():
+                if not should_wait():
                     raise NoReplicaError(f"stage {self.stage} has no replica now")
-                await self.ready()
+                await self.wait_ready()
                 continue
             try:
-                query.alone = alone = deaths >= DEATHS_MAX - 1
+                query.runs_alone = alone = deaths >= DEATHS_MAX - 1
                 query.left_s = max(deadline_s - _now(), 0.001)
                 query.sent_s = time.time()
-                return await self._answer_of(edge, query, alone=alone)
+                return await self._call_edge(edge, query, alone=alone)
             except StoredLostError as error:
                 logger.debug("stage %s can't have it by its id: %s", self.stage, error)
                 query = query.by_value()
             except EdgeBrokenError as error:
-                self._forget(edge)
+                self._forget_edge(edge)
                 deaths += error.has_begun if alone else error.was_sent
                 metrics.count("serve_reissues", stage=self.stage)
                 if deaths >= DEATHS_MAX:
@@ -138,47 +136,51 @@ class Outlet:
                         "while they held this query"
                     ) from error
 
-    async def _answer_of(self, edge: Edge, query: Query, *, alone: bool) -> Any:
-        """Call over an edge, and note whether its replica answers; an error is an answer."""
+    async def _call_edge(self, edge: Edge, query: Query, *, alone: bool) -> Any:
+        """Call over an edge. An answer or error proves that its replica does not hang."""
         try:
-            answer = await edge.call(query.told, alone=alone)
+            answer = await edge.call(query.fields, alone=alone)
         except asyncio.CancelledError:
-            self._given_up[edge] += 1
+            self._abandoned_calls[edge] += 1
             raise
         except EdgeBrokenError:
             raise
         except Exception:
-            del self._given_up[edge]
+            del self._abandoned_calls[edge]
             raise
-        del self._given_up[edge]
+        del self._abandoned_calls[edge]
         return answer
 
     async def close(self) -> None:
         """Leave all edges."""
-        discovery.unwatch(self._deployment, self._told)
-        self._telling.cancel()
-        for task in self._keeping:
+        discovery.unwatch(self._deployment, self._update_replicas)
+        self._metrics_task.cancel()
+        for task in self._keep_tasks:
             task.cancel()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await asyncio.gather(*self._keep_tasks, return_exceptions=True)
 
-    def _chosen(self) -> Edge | None:
+    def _choose(self) -> Edge | None:
         """Return the edge with the fewest calls open or given up; None if there is no edge."""
         if len(self._edges) == 1:
             return next(iter(self._edges.values()))
 
-        loads = {each: each.calls_open + self._given_up[each] for each in self._edges.values()}
+        loads = {
+            each: each.calls_open + self._abandoned_calls[each] for each in self._edges.values()
+        }
         return least_loaded(loads, random.random)
 
-    async def _pinned(self, preferred: Sequence[str], deaths: int) -> Edge:
+    async def _choose_preferred(self, preferred: Sequence[str], deaths: int) -> Edge:
         """Return the edge to the first of these that is not dead: all senders of a query agree.
 
         Raises:  JoinLostError when all are, or when that one can't be reached.
         """
         for replica in preferred:
             began_s = _now()
-            while (choice := look(self._known_of(replica), _now() - began_s)) is not Look.NEXT:
-                if choice is Look.TAKE:
-                    return self._edges.get(replica) or self._leaving[replica]
+            while (
+                choice := decide(self._status_of(replica), _now() - began_s)
+            ) is not Decision.NEXT:
+                if choice is Decision.TAKE:
+                    return self._edges.get(replica) or self._draining[replica]
                 if choice in _WHY:
                     why = f"replica {replica} of stage {self.stage} {_WHY[choice]}"
                     raise JoinLostError(why, deaths)
@@ -187,84 +189,88 @@ class Outlet:
         why = f"all replicas of stage {self.stage} that could join it are dead"
         raise JoinLostError(why, deaths)
 
-    def _known_of(self, replica: str) -> Known:
-        return Known(
+    def _status_of(self, replica: str) -> ReplicaStatus:
+        return ReplicaStatus(
             is_dead=replica in self._dead,
-            has_edge=replica in self._edges or replica in self._leaving,
-            is_listed=replica in self._kept,
-            was_listed=replica in self._known,
+            has_edge=replica in self._edges or replica in self._draining,
+            is_listed=replica in self._listed,
+            was_listed=replica in self._ever_listed,
         )
 
-    def _forget(self, edge: Edge) -> None:
-        for edges in (self._edges, self._leaving):
+    def _forget_edge(self, edge: Edge) -> None:
+        for edges in (self._edges, self._draining):
             for replica, known in list(edges.items()):
                 if known is edge:
                     del edges[replica]
-        del self._given_up[edge]
+        del self._abandoned_calls[edge]
         if edge.has_left and not self._edges:  # Serve may say so later
             self.is_replaced = True
 
-    def _told(self, doors: discovery.Doors) -> None:
-        self._known |= doors.keys()
+    def _update_replicas(self, doors: discovery.Doors) -> None:
+        self._ever_listed |= doors.keys()
         for replica, door in doors.items():
-            if replica not in self._kept:
-                gone = self._kept[replica] = asyncio.Event()
-                task = asyncio.create_task(self._keep(replica, door, gone))
-                self._keeping.add(task)
-                task.add_done_callback(self._keeping.discard)
-        for replica in self._kept.keys() - doors.keys():
-            self._kept.pop(replica).set()
+            if replica not in self._listed:
+                gone = self._listed[replica] = asyncio.Event()
+                task = asyncio.create_task(self._keep_connected(replica, door, gone))
+                self._keep_tasks.add(task)
+                task.add_done_callback(self._keep_tasks.discard)
+        for replica in self._listed.keys() - doors.keys():
+            self._listed.pop(replica).set()
             self._dead.discard(replica)
 
-    def _tell_change(self) -> None:
+    def _notify_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _tell_metrics(self) -> None:
+    async def _publish_metrics(self) -> None:
         while True:
-            metrics.show("serve_edges", len(self._edges), stage=self.stage)
-            metrics.show("serve_replicas", len(self._kept), stage=self.stage)
+            metrics.set_gauge("serve_edges", len(self._edges), stage=self.stage)
+            metrics.set_gauge("serve_replicas", len(self._listed), stage=self.stage)
             await asyncio.sleep(_TELL_S)
 
-    async def _keep(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
+    async def _keep_connected(
+        self, replica: str, door: dict[str, Any], gone: asyncio.Event
+    ) -> None:
         """Keep an edge to a replica open while Serve lists that replica."""
-        is_told = False
+        is_logged = False
         while not gone.is_set():
             try:
-                await self._keep_one(replica, door, gone)
-                is_told = False
+                await self._run_edge(replica, door, gone)
+                is_logged = False
             except (OSError, TimeoutError, WorldError) as error:
                 if isinstance(error, RefusedError) and error.reason == "tls":
-                    self._warn(replica, error, is_told=is_told)
-                    is_told = True
+                    self._warn(replica, error, is_logged=is_logged)
+                    is_logged = True
                 logger.debug("no edge to %s: %s", replica, error)
-                if isinstance(error, ConnectionRefusedError):  # no process listens: it is dead
+                if isinstance(
+                    error, ConnectionRefusedError
+                ):  # no process listens: the replica is dead
                     self._dead.add(replica)
-                    self._tell_change()
+                    self._notify_change()
                 await asyncio.sleep(_AGAIN_S)
             except Exception as error:  # for example no file descriptors, which may come back
-                self._warn(replica, error, is_told=is_told)
-                is_told = True
+                self._warn(replica, error, is_logged=is_logged)
+                is_logged = True
                 await asyncio.sleep(_UNEXPECTED_S)
 
-    def _warn(self, replica: str, error: Exception, *, is_told: bool) -> None:
-        level = logging.DEBUG if is_told else logging.WARNING
+    def _warn(self, replica: str, error: Exception, *, is_logged: bool) -> None:
+        level = logging.DEBUG if is_logged else logging.WARNING
         where = f"replica {replica} of stage {self.stage}"
         _serve_logger.log(level, "there is no edge to %s now: %s", where, describe_error(error))
 
-    async def _keep_one(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
+    async def _run_edge(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
         """Open an edge to a replica; return when it has ended."""
-        edge = await open_edge(door, f"{self._caller}>{replica}", self._nothing, self._what)
+        edge = await open_edge(door, f"{self._caller}>{replica}", self._refuse_call, self._what)
         self._dead.discard(replica)
         self._edges[replica] = edge
         self.is_replaced = False
-        self._tell_change()
+        self._notify_change()
         try:
-            await first(edge.ended(), gone.wait())
+            await wait_for_first(edge.wait_closed(), gone.wait())
             if gone.is_set() and self._edges.pop(replica, None) is edge:
-                self._leaving[replica] = edge  # until it has answered what it has
+                self._draining[replica] = edge  # until it has answered what it has
                 self.is_replaced = not self._edges
-                await edge.ended()
+                await edge.wait_closed()
             else:
                 metrics.count("serve_edges_broken", stage=self.stage)
                 if edge.calls_broken:
@@ -273,11 +279,11 @@ class Outlet:
                         *(replica, self.stage, edge.calls_broken),
                     )
         finally:
-            self._forget(edge)
-            self._tell_change()
+            self._forget_edge(edge)
+            self._notify_change()
             await edge.close()
 
-    async def _nothing(self, request: Any, begun: Begun) -> Any:
+    async def _refuse_call(self, request: Any, notify_running: NotifyRunning) -> Any:
         raise TypeError("a stage does not call its callers; this one has asked something")
 
 

@@ -13,15 +13,15 @@ from hoplite_ray.serve.routing.handoff import Stored
 class Query:
     """One query on its way to a stage.
 
-    name:    the input that it is for the stage; "" where the stage has only one.
-    value:   its value, or a Stored if the value is in the store.
-    left_s:  the seconds that were left until its deadline when it was sent.
-    joins:   for each stage with several inputs, the replicas that may join them, best first.
-    deaths:  of replicas that held the query, in earlier attempts.
-    alone:   True if it must share its batch with no other query. Its sender then hears when the
-             batch begins and ends.
-    sent_s:  when `Outlet.call` sent it, by the sender's wall clock.
-    ask:     tells apart the questions of a caller that uses one id several times.
+    name:        the input that it is for the stage; "" where the stage has only one.
+    value:       its value, or a Stored if the value is in the store.
+    left_s:      the seconds that were left until its deadline when it was sent.
+    joins:       for each stage with several inputs, the replicas that may join them, best first.
+    deaths:      of replicas that held the query, in earlier attempts.
+    runs_alone:  True if it must share its batch with no other query. Its sender then hears when the
+                 batch begins and ends.
+    sent_s:      when `Outlet.call` sent it, by the sender's wall clock.
+    ask:         tells apart the questions of a caller that uses one id several times.
     """
 
     id: str
@@ -31,16 +31,16 @@ class Query:
     left_s: float
     joins: Mapping[str, tuple[str, ...]]
     deaths: int = 0
-    alone: bool = False
+    runs_alone: bool = False
     sent_s: float = 0.0
     ask: str = ""
 
     @property
-    def told(self) -> tuple[Any, ...]:
-        """The fields, as they travel: `Query(*told)`. A tuple is pickled faster than the class."""
+    def fields(self) -> tuple[Any, ...]:
+        """The fields, as they travel: `Query(*fields)`. Pickling a tuple is faster."""
         return (
             *(self.id, self.attempt, self.name, self.value, self.left_s, self.joins),
-            *(self.deaths, self.alone, self.sent_s, self.ask),
+            *(self.deaths, self.runs_alone, self.sent_s, self.ask),
         )
 
     @property
@@ -48,8 +48,8 @@ class Query:
         """The id by which the inputs of a join meet."""
         return f"{self.id} {self.ask}"
 
-    def onward(self, name: str, value: Any, left_s: float) -> Query:
-        """Return the query for the next stage: a stage's answer, as the input of that name."""
+    def for_next_stage(self, name: str, value: Any, left_s: float) -> Query:
+        """Return the query for the next stage: this stage's answer, as the input `name`."""
         return Query(
             *(self.id, self.attempt, name, value, left_s, self.joins, self.deaths),
             ask=self.ask,

@@ -21,7 +21,7 @@ class EdgeRouter(PowerOfTwoChoicesRequestRouter):
             for each in replicas
             if discovery.METADATA_KEY in each.replica_metadata
         }
-        discovery.tell(seams.deployment_of(self), doors)
+        discovery.publish(seams.deployment_of(self), doors)
 
 
 ROUTER = f"{EdgeRouter.__module__}:{EdgeRouter.__name__}"  # by which Serve imports it

@@ -1,6 +1,6 @@
 """Opportunistic batching: a free stage takes what is there, up to a cap, and waits for no more.
 
-Pure: `Batches` is told what happens and when, in seconds of any one clock, and answers what to do.
+Pure: callers give `Batches` each event and its time, in seconds of one clock. It decides.
 
     offer     a query has come; returns None if the stage has as many waiting as it may
     withdraw  no caller waits for the query's answer any more
@@ -49,7 +49,7 @@ class ServiceTime:
         self._times = _REMEMBERED * self._times + took_s
         self._products = _REMEMBERED * self._products + size * took_s
 
-    def of(self, size: int) -> float:
+    def estimate(self, size: int) -> float:
         """Return how long a batch of `size` queries will take; 0 before any has run."""
         if not self._weight:
             return 0.0
@@ -121,7 +121,7 @@ class Batches(Generic[Item]):
         if self.is_busy or not self._waiting:
             return None
         batch: Batch[Item] = Batch([], [])
-        alone_s = self.service_time.of(1) if self._late is Late.DROP else 0.0
+        alone_s = self.service_time.estimate(1) if self._late is Late.DROP else 0.0
         while self._waiting and len(batch.items) < self._cap:
             deadline_s, ticket = heapq.heappop(self._order)
             if ticket not in self._waiting:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray.serve import metrics
-from hoplite_ray.serve.edge.edge import Begun
+from hoplite_ray.serve.edge.edge import NotifyRunning
 from hoplite_ray.serve.edge.failures import attach_note, describe_error, pack_answer
 from hoplite_ray.serve.errors import BusyError, LateError
 from hoplite_ray.serve.routing.query import Query
@@ -56,13 +56,13 @@ class Run:
     value: Any  # for a join a dict of all inputs
     answer: asyncio.Future[Any]
     came_s: float
-    begun: tuple[Begun, ...] = ()  # called when its batch begins and ends
+    to_notify: tuple[NotifyRunning, ...] = ()  # called when its batch begins and ends
 
 
 class Compute:
     """The queries of one replica that wait or run. It belongs to one event loop.
 
-    running:  the number of these queries.
+    query_count:  the number of these queries.
     """
 
     def __init__(self, stage: AnyStage, name: str, user: Any, what: str) -> None:
@@ -71,7 +71,7 @@ class Compute:
         user:  the user's object, whose `__call__` answers batches.
         what:  names its answers in errors.
         """
-        self.running = 0
+        self.query_count = 0
         self._stage = stage
         self._name = name
         self._user = user
@@ -87,20 +87,20 @@ class Compute:
         self._user = None
 
     def run(
-        self, query: Query, value: Any, deadline_s: float, begun: tuple[Begun, ...] = ()
+        self, query: Query, value: Any, deadline_s: float, to_notify: tuple[NotifyRunning, ...] = ()
     ) -> asyncio.Future[Any]:
         """Have a query wait for its batch; returns its answer. Cancelling that cancels the query.
 
         Raises:  BusyError if too many queries wait.
         """
         answer = asyncio.get_running_loop().create_future()
-        run = Run(query.id, value, answer, time.monotonic(), begun if query.alone else ())
-        ticket = self._batches.offer(run, deadline_s=deadline_s, alone=query.alone)
+        run = Run(query.id, value, answer, time.monotonic(), to_notify if query.runs_alone else ())
+        ticket = self._batches.offer(run, deadline_s=deadline_s, alone=query.runs_alone)
         if ticket is None:
             raise BusyError(f"stage {self._name} has {WAITING_MAX} queries waiting")
-        self.running += 1
-        answer.add_done_callback(lambda _: self._ran(ticket))
-        self._take()
+        self.query_count += 1
+        answer.add_done_callback(lambda _: self._end_run(ticket))
+        self._take_batch()
         return answer
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -109,11 +109,11 @@ class Compute:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _ran(self, ticket: int) -> None:
-        self.running -= 1
+    def _end_run(self, ticket: int) -> None:
+        self.query_count -= 1
         self._batches.withdraw(ticket)
 
-    def _take(self) -> None:
+    def _take_batch(self) -> None:
         batch = self._batches.take(time.monotonic())
         if batch is None:
             return
@@ -122,49 +122,49 @@ class Compute:
                 why = f"query {late.id} was not run at {self._name}: its deadline would be over"
                 late.answer.set_exception(LateError(why))
         if batch.items:
-            self._begin(batch.items)
+            self._begin_batch(batch.items)
         else:
-            self._take()
+            self._take_batch()
 
-    def _begin(self, runs: list[Run]) -> None:
-        """Begin a batch; first tell the callers that asked to know."""
+    def _begin_batch(self, runs: list[Run]) -> None:
+        """Begin a batch; first notify the callers that asked for it."""
         began_s = time.monotonic()
         metrics.observe("serve_batch_size", len(runs))
         for run in runs:
             metrics.observe("serve_stage_ms", (began_s - run.came_s) * 1000, part="queue")
-        told = [begun(True) for run in runs for begun in run.begun]
-        if told:
-            self._spawn(self._start_when(told, runs))
+        notices = [notify_running(True) for run in runs for notify_running in run.to_notify]
+        if notices:
+            self._spawn(self._start_after_notice(notices, runs))
         else:
-            self._start(runs)
+            self._start_batch(runs)
 
-    async def _start_when(self, told: list[asyncio.Event], runs: list[Run]) -> None:
-        """Start a batch that may kill this process, after its callers have been told."""
-        for each in told:
-            await each.wait()
+    async def _start_after_notice(self, notices: list[asyncio.Event], runs: list[Run]) -> None:
+        """Start a batch that may kill this process, after its callers know that it begins."""
+        for notice in notices:
+            await notice.wait()
         if all(run.answer.done() for run in runs):  # no caller waits for it any more
             self._batches.is_busy = False
-            self._take()
+            self._take_batch()
         else:
-            self._start(runs)
+            self._start_batch(runs)
 
-    def _start(self, runs: list[Run]) -> None:
+    def _start_batch(self, runs: list[Run]) -> None:
         began_s = time.monotonic()
         if self._is_async:
-            self._spawn(self._work_async(runs, began_s))
+            self._spawn(self._run_batch_async(runs, began_s))
         else:
             loop = asyncio.get_running_loop()
             context = contextvars.copy_context()
-            self._worker.submit(context.run, self._work, runs, began_s, loop)
+            self._worker.submit(context.run, self._run_batch, runs, began_s, loop)
 
-    def _finish(self, runs: list[Run], answers: list[Any], took_s: float) -> None:
+    def _finish_batch(self, runs: list[Run], answers: list[Any], took_s: float) -> None:
         for run, answer in zip(runs, answers, strict=True):
-            for begun in run.begun:
-                begun(False)
+            for notify_running in run.to_notify:
+                notify_running(False)
             if run.answer.done():
                 continue
             if isinstance(answer, BaseException):
-                error = _ordinary(answer)
+                error = _as_exception(answer)
                 if not getattr(error, "__notes__", ()):
                     error = attach_note(error, f"in stage {self._name}: it was its answer")
                 run.answer.set_exception(error)
@@ -172,43 +172,43 @@ class Compute:
                 run.answer.set_result(answer)
         metrics.observe("serve_stage_ms", took_s * 1000, part="compute")
         self._batches.finish(len(runs), took_s)
-        self._take()
+        self._take_batch()
 
-    def _work(self, runs: list[Run], began_s: float, loop: asyncio.AbstractEventLoop) -> None:
-        steps = self._bisected(runs)
+    def _run_batch(self, runs: list[Run], began_s: float, loop: asyncio.AbstractEventLoop) -> None:
+        steps = self._bisect(runs)
         wanted = next(steps)
         try:
             while True:
                 try:
-                    answers = self._called(wanted)
+                    answers = self._call_user(wanted)
                 except BaseException as error:  # also SystemExit, which would only end this thread
-                    wanted = steps.throw(_ordinary(error))
+                    wanted = steps.throw(_as_exception(error))
                 else:
                     wanted = steps.send(answers)
         except StopIteration as stop:
-            told = stop.value
+            results = stop.value
         took_s = time.monotonic() - began_s
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(self._finish, runs, told, took_s)
+            loop.call_soon_threadsafe(self._finish_batch, runs, results, took_s)
 
-    async def _work_async(self, runs: list[Run], began_s: float) -> None:
-        steps = self._bisected(runs)
+    async def _run_batch_async(self, runs: list[Run], began_s: float) -> None:
+        steps = self._bisect(runs)
         wanted = next(steps)
         try:
             while True:
                 try:
-                    answers = await self._called(wanted)
+                    answers = await self._call_user(wanted)
                 except BaseException as error:
                     task = asyncio.current_task()
                     if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                         raise
-                    wanted = steps.throw(_ordinary(error))
+                    wanted = steps.throw(_as_exception(error))
                 else:
                     wanted = steps.send(answers)
         except StopIteration as stop:
-            self._finish(runs, stop.value, time.monotonic() - began_s)
+            self._finish_batch(runs, stop.value, time.monotonic() - began_s)
 
-    def _bisected(self, runs: list[Run]) -> Generator[list[Run], Any, list[Any]]:
+    def _bisect(self, runs: list[Run]) -> Generator[list[Run], Any, list[Any]]:
         """Yield queries to call, and be sent their answers. Halves of what raises are called again.
 
         Answers are packed before the next call, which may write into the same buffers. Packing is
@@ -227,14 +227,14 @@ class Compute:
             return [pack_answer(answer, self._what) for answer in answers]
         except Exception as error:
             if len(runs) == 1:
-                told = "".join(traceback.format_exception(error))[-_TRACEBACK_MAX:]
+                text = "".join(traceback.format_exception(error))[-_TRACEBACK_MAX:]
                 # The traceback's frames hold the query, and its future the error: a cycle.
                 error = error.with_traceback(None)
-                return [attach_note(error, f"in stage {self._name}:\n{told}")]
+                return [attach_note(error, f"in stage {self._name}:\n{text}")]
         half = len(runs) // 2
-        return (yield from self._bisected(runs[:half])) + (yield from self._bisected(runs[half:]))
+        return (yield from self._bisect(runs[:half])) + (yield from self._bisect(runs[half:]))
 
-    def _called(self, runs: list[Run]) -> Any:
+    def _call_user(self, runs: list[Run]) -> Any:
         """Call the user's object; returns its answers, or an awaitable of them."""
         _query_ids.set(tuple(run.id for run in runs))
         if len(self._stage.inputs) > 1:
@@ -244,7 +244,7 @@ class Compute:
         return self._user([run.value for run in runs])
 
 
-def _ordinary(error: BaseException) -> Exception:
+def _as_exception(error: BaseException) -> Exception:
     """Return an error that a future takes; others are replaced by a RuntimeError with their text.
 
     A future takes no StopIteration, for example of a `next` in the user's code.

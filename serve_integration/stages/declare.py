@@ -75,7 +75,7 @@ class Stage(Generic[P, T]):
 
         Raises:  what `stage` raises for an option.
         """
-        made = _declared(
+        made = _declare(
             self.user_class,
             self.max_batch if max_batch is None else max_batch,
             self.late.value if late is None else late,
@@ -123,15 +123,15 @@ def stage(
              option that the pipeline gives; ValueError for a value that an option can't have.
     """
 
-    def decorated(user_class: Any, /) -> AnyStage:
+    def decorate(user_class: Any, /) -> AnyStage:
         if not isinstance(user_class, type):
             raise TypeError(f"@stage is for classes, not for {user_class!r}")
-        return _declared(user_class, max_batch, late, options)
+        return _declare(user_class, max_batch, late, options)
 
-    return decorated if cls is None else decorated(cls)
+    return decorate if cls is None else decorate(cls)
 
 
-def _declared(
+def _declare(
     user_class: type[Any], max_batch: int, late: str, options: Mapping[str, object]
 ) -> AnyStage:
     """Return a class as a stage. Raises what `stage` does."""

@@ -1,6 +1,6 @@
 """Joins: a stage with several inputs runs a query when all of its inputs have come.
 
-Pure: `Joins` is told what comes and when, in seconds of any one clock.
+Pure: callers give `Joins` each input and its time, in seconds of one clock.
 
 A query that is asked again because a process died has a higher attempt. Inputs of two attempts
 never meet, and inputs of an attempt that is over are ignored. So no query is joined twice, however
@@ -20,13 +20,13 @@ Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
-class _Half(Generic[Value]):
+class _JoinState(Generic[Value]):
     attempt: int
     values: dict[str, Value] | None = field(default_factory=dict)  # None if they have met
 
 
 @dataclass(frozen=True, slots=True)
-class Unmet:
+class UnmetJoin:
     """A query that is forgotten at its deadline, and the inputs that have not come."""
 
     query: str
@@ -48,7 +48,7 @@ class Joins(Generic[Value]):
         self._inputs = tuple(inputs)
         self._open_max = open_max
         self._open_count = 0
-        self._halves: dict[str, _Half[Value]] = {}
+        self._states: dict[str, _JoinState[Value]] = {}
         self._deadlines: list[tuple[float, str]] = []  # a heap, with one entry for each query
 
     def __len__(self) -> int:
@@ -57,14 +57,14 @@ class Joins(Generic[Value]):
 
     def has_room(self, query: str) -> bool:
         """Return True if an input of `query` can be taken in."""
-        return query in self._halves or self._open_count < self._open_max
+        return query in self._states or self._open_count < self._open_max
 
     def is_over(self, query: str, attempt: int) -> bool:
         """Return True if the inputs of this attempt have met, or a higher attempt has begun."""
-        half = self._halves.get(query)
-        if half is None:
+        state = self._states.get(query)
+        if state is None:
             return False
-        return attempt < half.attempt or (attempt == half.attempt and half.values is None)
+        return attempt < state.attempt or (attempt == state.attempt and state.values is None)
 
     def offer(
         self, query: str, attempt: int, name: str, value: Value, *, deadline_s: float
@@ -76,35 +76,35 @@ class Joins(Generic[Value]):
         """
         if name not in self._inputs:
             raise ValueError(f"query {query} came as {name!r}; the inputs are {self._inputs}")
-        half = self._halves.get(query)
-        if half is None:
-            half = self._halves[query] = _Half(attempt)
+        state = self._states.get(query)
+        if state is None:
+            state = self._states[query] = _JoinState(attempt)
             self._open_count += 1
             heapq.heappush(self._deadlines, (deadline_s, query))
-        elif attempt > half.attempt:
-            self._open_count += half.values is None
-            half.attempt, half.values = attempt, {}
-        if attempt < half.attempt or half.values is None or name in half.values:
+        elif attempt > state.attempt:
+            self._open_count += state.values is None
+            state.attempt, state.values = attempt, {}
+        if attempt < state.attempt or state.values is None or name in state.values:
             return None
-        half.values[name] = value
-        if len(half.values) < len(self._inputs):
+        state.values[name] = value
+        if len(state.values) < len(self._inputs):
             return None
-        met, half.values = half.values, None
+        met, state.values = state.values, None
         self._open_count -= 1
         return {each: met[each] for each in self._inputs}
 
     def next_deadline_s(self) -> float | None:
-        """Return when `evict` has something to do; None if no query is known."""
+        """Return when `expire` has something to do; None if no query is known."""
         return self._deadlines[0][0] if self._deadlines else None
 
-    def evict(self, now_s: float) -> list[Unmet]:
+    def expire(self, now_s: float) -> list[UnmetJoin]:
         """Forget the queries whose deadline is over; returns those whose inputs have not met."""
         unmet = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, query = heapq.heappop(self._deadlines)
-            values = self._halves.pop(query).values
+            values = self._states.pop(query).values
             if values is not None:
                 self._open_count -= 1
                 missing = tuple(name for name in self._inputs if name not in values)
-                unmet.append(Unmet(query, missing))
+                unmet.append(UnmetJoin(query, missing))
         return unmet

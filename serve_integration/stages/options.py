@@ -11,7 +11,7 @@ from typing import Any
 from ray import serve
 
 _OPTIONS = {*inspect.signature(serve.deployment).parameters} - {"_func_or_class"}
-_GIVEN = {
+_SET_BY_PIPELINE = {
     "name": "the stage's keyword in pipeline() or ensemble() is its name",
     "request_router_config": "stages are reached over edges, which have a router of their own",
 }
@@ -24,9 +24,10 @@ def check_options(what: str, options: Mapping[str, object]) -> None:
              ValueError for a stage that Serve would scale to no replica.
     """
     for option in options:
-        if option in _GIVEN:
+        if option in _SET_BY_PIPELINE:
             raise TypeError(
-                f"stage {what}: {option} is given by the pipeline ({_GIVEN[option]}); leave it out"
+                f"stage {what}: {option} is given by the pipeline "
+                f"({_SET_BY_PIPELINE[option]}); leave it out"
             )
         if option not in _OPTIONS:
             close = difflib.get_close_matches(option, _OPTIONS, 1)

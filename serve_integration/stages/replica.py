@@ -1,7 +1,7 @@
 """A replica of a stage: the methods that Serve calls, and the queries that come over its edges.
 
 It has the stage's door, and the outlets to the next stages. Batches run in compute.py, and the
-inputs of joins meet in meeting.py.
+inputs of joins meet in replica_joins.py.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.door import Door
-from hoplite_ray.serve.edge.edge import Begun
+from hoplite_ray.serve.edge.edge import NotifyRunning
 from hoplite_ray.serve.routing import discovery, handoff
-from hoplite_ray.serve.routing.joint import joint_answer
+from hoplite_ray.serve.routing.joint import ask_jointly
 from hoplite_ray.serve.routing.outlet import Outlet, close_all
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
 from hoplite_ray.serve.stages.compute import Compute
 from hoplite_ray.serve.stages.declare import AnyStage
-from hoplite_ray.serve.stages.meeting import Meeting
+from hoplite_ray.serve.stages.replica_joins import ReplicaJoins
 
-_END_S = 20.0  # after which Serve kills a replica that it has asked to end, unless told otherwise
+_END_S = 20.0  # Serve's default, after which it kills a replica that it has asked to end
 _DRAIN_SHARE = 0.75  # of that time, for the queries that still run
 
 
@@ -38,15 +38,15 @@ class Replica:
     ) -> None:
         self._stage = stage
         self._name = name
-        self._user: Any = await _made(stage)
+        self._user: Any = await _make_user(stage)
         self._what = f"the answer of stage {name}"
         self._compute = Compute(stage, name, self._user, self._what)
-        self._meeting = Meeting(name, stage.inputs or ("",), self._answer_met)
-        self._asking = 0  # queries that came over edges and are not answered yet
+        self._joins = ReplicaJoins(name, stage.inputs or ("",), self._answer_joined)
+        self._open_queries = 0  # queries that came over edges and are not answered yet
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._outlets = {each: Outlet(handle, self._what) for each, handle in downstream.items()}
-        self._door = Door(self._asked, self._what)
+        self._door = Door(self._answer_call, self._what)
         self._metadata = {discovery.METADATA_KEY: await self._door.open()}
 
     def record_replica_metadata(self) -> dict[str, Any]:
@@ -60,8 +60,8 @@ class Replica:
         Serve itself counts calls by handles, and does not see calls over edges.
         """
         own = getattr(self._user, "record_autoscaling_stats", None)
-        stats = await _beside(own) if own is not None else {}
-        return {**(stats or {}), RUNNING_REQUESTS_KEY: self._compute.running}
+        stats = await _call_user(own) if own is not None else {}
+        return {**(stats or {}), RUNNING_REQUESTS_KEY: self._compute.query_count}
 
     async def reconfigure(self, user_config: Any) -> Any:
         """Give Serve's `user_config` to the user's object."""
@@ -70,13 +70,13 @@ class Replica:
             raise ValueError(
                 f"user_config is for a stage with reconfigure(); {self._name} has none"
             )
-        return await _beside(own, user_config)
+        return await _call_user(own, user_config)
 
     async def check_health(self) -> None:
         """Ask the user's object for its health, if it has a `check_health`."""
         own = getattr(self._user, "check_health", None)
         if own is not None:
-            await _beside(own)
+            await _call_user(own)
 
     async def __call__(self, query_id: str, left_s: float, *values: Any) -> Any:
         """Answer one query by a plain handle (edges="serve"). The ingress calls the next stage."""
@@ -104,52 +104,60 @@ class Replica:
         if inspect.iscoroutinefunction(own):
             await own()
 
-    def _asked(self, told: tuple[Any, ...], begun: Begun) -> Awaitable[Any]:
+    def _answer_call(
+        self, fields: tuple[Any, ...], notify_running: NotifyRunning
+    ) -> Awaitable[Any]:
         """Answer a query that came over an edge. Where it can, it waits for its batch at once."""
-        query = Query(*told)
+        query = Query(*fields)
         if isinstance(query.value, handoff.Stored) or len(self._stage.inputs) > 1:
-            return self._counted(self._taken(query, begun))
-        return self._counted(self._answered(query, begun))
+            return self._keep_alive_for(self._fetch_and_answer(query, notify_running))
+        return self._keep_alive_for(self._begin_answer(query, notify_running))
 
-    async def _counted(self, answer: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for an answer. The replica does not end before."""
-        self._asking += 1
+    async def _keep_alive_for(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        """Wait for an answer, and keep the replica from ending meanwhile."""
+        self._open_queries += 1
         self._is_idle.clear()
         try:
             return await answer
         finally:
-            self._asking -= 1
-            if not self._asking:
+            self._open_queries -= 1
+            if not self._open_queries:
                 self._is_idle.set()
 
-    async def _taken(self, query: Query, begun: Begun) -> Any:
+    async def _fetch_and_answer(self, query: Query, notify_running: NotifyRunning) -> Any:
         """Answer a query whose value is in the store, or that is one of several inputs."""
-        is_alone = query.alone and isinstance(query.value, handoff.Stored)
+        is_alone = query.runs_alone and isinstance(query.value, handoff.Stored)
         if is_alone:  # reading the value may kill this process
-            await begun(True).wait()
+            await notify_running(True).wait()
         query = replace(query, value=await handoff.fetch(query.value, query.left_s))
         if is_alone:
-            begun(False)
+            notify_running(False)
         if len(self._stage.inputs) > 1:
             _observe_hop(query)
-            return await self._meeting.answer(query, begun)
-        return await self._answered(query, begun)
+            return await self._joins.answer(query, notify_running)
+        return await self._begin_answer(query, notify_running)
 
-    def _answered(self, query: Query, begun: Begun) -> Coroutine[Any, Any, Any]:
-        """Have a query wait for its batch now; returns what waits for its answer."""
+    def _begin_answer(
+        self, query: Query, notify_running: NotifyRunning
+    ) -> Coroutine[Any, Any, Any]:
+        """Queue a query for its batch; returns a coroutine that waits for its answer."""
         _observe_hop(query)
         deadline_s = time.monotonic() + query.left_s
-        running = self._compute.run(query, query.value, deadline_s, (begun,))
-        return self._handed_on(query, running, deadline_s)
+        running = self._compute.run(query, query.value, deadline_s, (notify_running,))
+        return self._forward_answer(query, running, deadline_s)
 
-    async def _answer_met(
-        self, query: Query, met: dict[str, Any], deadline_s: float, begun: tuple[Begun, ...]
+    async def _answer_joined(
+        self,
+        query: Query,
+        met: dict[str, Any],
+        deadline_s: float,
+        to_notify: tuple[NotifyRunning, ...],
     ) -> Any:
         """Answer a query whose inputs have met."""
-        running = self._compute.run(query, met, deadline_s, begun)
-        return await self._handed_on(query, running, deadline_s)
+        running = self._compute.run(query, met, deadline_s, to_notify)
+        return await self._forward_answer(query, running, deadline_s)
 
-    async def _handed_on(
+    async def _forward_answer(
         self, query: Query, running: asyncio.Future[Any], deadline_s: float
     ) -> Any:
         """Wait for this stage's answer, and have the next stages answer that."""
@@ -162,16 +170,16 @@ class Replica:
         left_s = max(deadline_s - time.monotonic(), 0.001)
         calls = [
             outlet.call(
-                query.onward(self._name, value, left_s),
+                query.for_next_stage(self._name, value, left_s),
                 preferred=query.joins.get(name, ()),
             )
             for name, outlet in self._outlets.items()
         ]
         async with asyncio.timeout(left_s):
-            return await joint_answer(calls, query.attempt)
+            return await ask_jointly(calls, query.attempt)
 
 
-async def _beside(function: Callable[..., Any], *args: Any) -> Any:
+async def _call_user(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function that may be async. A plain one runs in a thread, as with Serve.
 
     The edges of this replica are served in this event loop, which must not wait.
@@ -182,7 +190,7 @@ async def _beside(function: Callable[..., Any], *args: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-async def _made(stage: AnyStage) -> Any:
+async def _make_user(stage: AnyStage) -> Any:
     """Make the user's object. Its `__init__` may be async, as with Serve."""
     cls: Any = stage.user_class
     args, kwargs = stage.arguments

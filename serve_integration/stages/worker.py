@@ -1,4 +1,4 @@
-"""One thread that runs what it is told to, one call after the other.
+"""One thread that runs submitted calls, one after the other.
 
 To hand a call to an executor takes 0.05 ms more amid other processes' work, and a query waits for
 it: an executor makes a future for each, and tells it of its end.
@@ -27,7 +27,7 @@ class Worker:
     def submit(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function in the thread, after all that were submitted before.
 
-        The function tells its own result; one that raises is logged.
+        The function delivers its own result. An error that it raises is logged.
         """
         self._calls.put((function, args))
 

@@ -34,7 +34,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "metrics",
         "control",
         "values",
-        "config ending errors",
+        "config process_end errors",
         "base",
     ),
     "hoplite_ray/cli": (

@@ -262,6 +262,16 @@ CASES: list[tuple[Checker, Files, Files]] = [
         {"hoplite_ray/a.py": "class A:\n    links: int\n"},
     ),
     (
+        words.verbs,
+        {"tests/a.py": "def f():\n    async def _given_up(): ...\n"},
+        {"tests/a.py": "def feed(): ...\ndef lost_sources(): ...\ndef checked_id(): ...\n"},
+    ),
+    (  # an old name may stay, and its entry goes with it
+        words.verbs,
+        {words.OLD_NAMES: '{"a.py": ["told"]}', "a.py": "def tell(): ...\n"},
+        {words.OLD_NAMES: '{"a.py": ["told"]}', "a.py": "def told(): ...\n"},
+    ),
+    (
         faults.table,
         {**FAULTS, "docs/internals/faults.md": f"{FAULTS_HEAD}| a death | `Faults.IsFeared` | |\n"},
         FAULTS,

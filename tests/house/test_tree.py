@@ -44,6 +44,7 @@ CHECKERS: dict[str, Checker] = {
     "function lengths": sizes.functions,
     "words of plan": words.plan,
     "words of the public names": words.python,
+    "verbs of the functions": words.verbs,
     "prose of the pages": prose.pages,
     "prose of the comments": prose.comments,
     "unfinished work": text.unfinished,

@@ -1,13 +1,20 @@
-"""House-style 5: one word, one idea, as identifiers of native/plan and as public Python names."""
+"""House-style 5: one word, one idea, as identifiers of native/plan and as public Python names.
+
+Functions of Python code are verbs. Old names that are participles are left in `verbs.json`, by
+file. That table may only become shorter: a new such name fails, and so does an entry without one.
+`python -m tests.house.words` writes the table without the entries that have gone.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tests.house.tree import Tree, without_comments
+from tests.house.tree import ROOT, Tree, repository, without_comments
 
 # The word that is never used -> the one that is.
 NEVER = {
@@ -49,6 +56,17 @@ TYPES_KEPT = {"WorldManager"}  # MultiWorld's own name, kept for its users
 NAMES_KEPT = {"get_async", "destroy_group", "communicator"}
 # The protocol's version, carried by HELLO; the address of Ray's own GCS.
 PHRASES_KEPT = {"wire version", "gcs address"}
+
+# Participles and past tenses that don't end in -ed. With an object after it a participle describes
+# a value (`lost_sources`), so only a name that ends here, or in a particle, is no verb.
+PARTICIPLES = set(
+    """begun bound broken built chosen come done drawn fed felt found given gone got had heard held
+    hidden kept known laid left lent lost made meant met paid ran said seen sent shown sold spent
+    spoken stood taken taught thought told understood went won written""".split()
+)
+VERBS_IN_ED = {"embed", "exceed", "feed", "heed", "need", "proceed", "seed", "shed", "speed"}
+PARTICLES = set("at away back by down in of off on out over to together up with".split())
+OLD_NAMES = "tests/house/verbs.json"
 
 
 def split(name: str) -> list[str]:
@@ -95,6 +113,34 @@ def python(tree: Tree) -> list[str]:
     return sorted(found)
 
 
+def verbs(tree: Tree) -> list[str]:
+    """Functions whose name is a participle, and entries of the table without such a function."""
+    old: dict[str, list[str]] = json.loads(tree.read(OLD_NAMES)) if tree.exists(OLD_NAMES) else {}
+    found = []
+    present = dict(participles(tree))
+    for path in sorted(old.keys() | present.keys()):
+        names, allowed = present.get(path, set()), set(old.get(path, ()))
+        found += [f"{path}: {name}() is no verb" for name in sorted(names - allowed)]
+        found += [f"{path}: take {name} out of {OLD_NAMES}" for name in sorted(allowed - names)]
+    return found
+
+
+def participles(tree: Tree) -> Iterator[tuple[str, set[str]]]:
+    """Each Python file that has functions named by a participle, and their names."""
+    for path in tree.python:
+        nodes = ast.walk(ast.parse(tree.read(path)))
+        functions = (n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+        if names := {each.name for each in functions if is_participle(each.name)}:
+            yield path, names
+
+
+def is_participle(name: str) -> bool:
+    """True for `told`, `_given_up` and `doubled`; False for `feed` and `lost_sources`."""
+    first, *rest = split(name) or [""]
+    is_past = first in PARTICIPLES or (first.endswith("ed") and first not in VERBS_IN_ED)
+    return is_past and set(rest) <= PARTICLES
+
+
 def public_names(body: ast.AST) -> Iterator[str]:
     """Functions, classes, arguments, and names that modules and classes assign; none that hides."""
     for node in ast.iter_child_nodes(body):
@@ -112,3 +158,18 @@ def public_names(body: ast.AST) -> Iterator[str]:
             for target in targets:
                 if isinstance(target, ast.Name) and not target.id.startswith("_"):
                     yield target.id
+
+
+def main() -> int:
+    """Write the table of old names without those that have gone; no new name gets in."""
+    tree = repository()
+    old: dict[str, list[str]] = json.loads(tree.read(OLD_NAMES))
+    kept = {path: sorted(names & set(old.get(path, ()))) for path, names in participles(tree)}
+    table = {path: names for path, names in sorted(kept.items()) if names}
+    (ROOT / OLD_NAMES).write_text(json.dumps(table, indent=0) + "\n")
+    sys.stdout.write(f"{sum(map(len, table.values()))} names in {len(table)} files\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -150,7 +150,7 @@ def test_a_loop_that_ended_first_disturbs_nobody(three: Nodes) -> None:
     object_id = new_id()
 
     async def leaves() -> None:
-        three[0].begin_get(object_id).on_end(lambda: None)
+        three[0].begin_get(object_id).add_end_callback(lambda: None)
         abandoned = asyncio.ensure_future(three[0].get_async(object_id))
         await asyncio.sleep(0)
         abandoned.cancel()  # as asyncio.run does with what is left
@@ -163,7 +163,7 @@ def test_a_loop_that_ended_first_disturbs_nobody(three: Nodes) -> None:
 def test_one_operation_can_be_awaited_and_waited_for(three: Nodes) -> None:
     pending = three[0].begin_get(object_id := new_id())
     ended = threading.Event()
-    pending.on_end(ended.set)
+    pending.add_end_callback(ended.set)
 
     async def put() -> Any:
         task = asyncio.ensure_future(pending.result_async())
@@ -172,7 +172,7 @@ def test_one_operation_can_be_awaited_and_waited_for(three: Nodes) -> None:
 
     assert run(put()).value == 3
     assert ended.wait(WAIT_S)
-    pending.on_end(ended.clear)  # it has ended already
+    pending.add_end_callback(ended.clear)  # it has ended already
     three[0].get(object_id, timeout_s=WAIT_S)
 
 
@@ -266,7 +266,7 @@ def test_what_ends_at_the_very_limit_is_no_time_out(
         assert waiting.wait(WAIT_S)
         return None
 
-    monkeypatch.setattr(waiting, "wait_beside", ends_between)
+    monkeypatch.setattr(waiting, "wait_all", ends_between)
     assert (results([waiting], 0.0)[0].value == 1).all()
     assert len(looks) == 2
 

@@ -39,7 +39,7 @@ def held(make):
 
 STORE = {
     "a get that nothing waits for": "pending = store.begin_get(new_id())",
-    "a get with a callback": "store.begin_get(new_id()).on_end(print)",
+    "a get with a callback": "store.begin_get(new_id()).add_end_callback(print)",
     "a get in a thread": "beside(lambda: store.get(new_id()))",
     "a gather in a thread": "beside(lambda: store.gather([new_id()] * 2), ('wait_all',))",
     "a get in a thread's loop": "beside(lambda: asyncio.run(store.get_async(new_id())))",
@@ -97,7 +97,7 @@ for each in (store, value):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 """,
     "a forked child": """
-store.begin_get(new_id()).on_end(print)
+store.begin_get(new_id()).add_end_callback(print)
 beside(lambda: store.get(new_id()))
 pid = os.fork()
 if pid:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hoplite_ray.plugin.process.journal import Journal, Kind, Record
-from hoplite_ray.plugin.steward.journals import Journals, Left
+from hoplite_ray.plugin.steward.journals import DeadProcesses, Journals
 
 GROWS_BYTES = 600  # ten records
 DIES = struct.Struct("<c28s")
@@ -35,9 +35,9 @@ def reader(directory: Path, is_live: Callable[[bytes], bool] = none_live) -> Jou
 
 def orphans(journals: Journals) -> dict[bytes, int]:
     """Release what dead processes have left; from now on it is orphaned."""
-    left = journals.of_the_dead()
+    left = journals.find_dead()
     journals.release(left)
-    return left.orphans | left.unheard
+    return left.orphans | left.unwatched
 
 
 def in_a_process_killed_at(call: int, run: Callable[[], None]) -> bool:
@@ -74,15 +74,15 @@ def test_what_a_process_owns_at_its_death_is_orphaned(tmp_path: Path) -> None:
     owner.record_owned(named(1), 7)
     owner.record_owned(named(2), 8)
     owner.record_released(named(1))
-    assert journals.of_the_dead() == Left(set(), {}, {}, [])
+    assert journals.find_dead() == DeadProcesses(set(), {}, {}, [])
     assert not journals.is_dead(owner.process)
     owner.close()
     assert journals.is_dead(owner.process)
-    left = journals.of_the_dead()
+    left = journals.find_dead()
     assert (left.processes, left.orphans) == ({owner.process}, {named(2): 8})
-    assert journals.of_the_dead() == left  # until it is known to be done
+    assert journals.find_dead() == left  # until it is known to be done
     journals.release(left)
-    assert journals.of_the_dead() == Left(set(), {}, {}, [])
+    assert journals.find_dead() == DeadProcesses(set(), {}, {}, [])
     assert journals.is_dead(owner.process)
 
 
@@ -117,7 +117,7 @@ def test_the_files_stay_small(tmp_path: Path) -> None:
     assert orphans(journals) == {}
     assert len(os.listdir(tmp_path)) == 2
     assert sum(each.stat().st_size for each in tmp_path.iterdir()) < 5 * GROWS_BYTES
-    assert len(journals._bound) == len(live)
+    assert len(journals._objects_by_anchor) == len(live)
     owner.close()
     assert sorted(orphans(journals)) == sorted(named(number) for number in range(495, 500))
 
@@ -179,7 +179,7 @@ def test_nobody_who_lives_is_reported_dead(tmp_path: Path, looks: int) -> None:
     os.close(begun)
     try:
         for _ in range(looks):
-            left = journals.of_the_dead()
+            left = journals.find_dead()
             assert (left.processes, left.orphans) == (set(), {})
             journals.release(left)
     finally:
@@ -191,7 +191,7 @@ def test_nobody_who_lives_is_reported_dead(tmp_path: Path, looks: int) -> None:
 def test_a_steward_killed_anywhere_leaves_all_that_anchors_hold(tmp_path: Path) -> None:
     def run() -> None:
         journals = reader(directory, lambda anchor: True)
-        left = journals.of_the_dead()
+        left = journals.find_dead()
         journals.release(left)
 
     call = 0
@@ -218,10 +218,10 @@ def test_files_that_a_process_died_of_beginning_are_removed(
     assert in_a_process_killed_at(2, lambda: Journal(tmp_path).close())  # before the rename
     (unfinished,) = tmp_path.iterdir()
     journals = reader(tmp_path)
-    journals.of_the_dead()
+    journals.find_dead()
     assert unfinished.exists()  # it may be on its way
     os.utime(unfinished, (0, 0))
-    journals.of_the_dead()
+    journals.find_dead()
     assert not unfinished.exists()
 
 
@@ -272,7 +272,7 @@ def test_a_disk_that_is_full_between_two_files_loses_nothing_and_stops_nobody(
     write, left = os.write, [failures]
 
     def scarce(to: int, data: bytes) -> int:
-        is_next = to not in {owner._descriptor, *owner._followed}
+        is_next = to not in {owner._descriptor, *owner._superseded}
         is_end = data == Record(Kind.ENDED).to_bytes()
         meant = (is_next, is_end, is_next or is_end)[lacking]
         if meant and left[0] > 0:
@@ -287,11 +287,11 @@ def test_a_disk_that_is_full_between_two_files_loses_nothing_and_stops_nobody(
             if number >= 5:
                 owner.record_released(named(number - 5))
             if number % 40 == 0:
-                assert orphans(journals) == {} and journals.has_any()
+                assert orphans(journals) == {} and journals.has_objects()
     assert left == [0]
     for number in range(395, 400):
         owner.record_released(named(number))
-    assert orphans(journals) == {} and not journals.has_any()
+    assert orphans(journals) == {} and not journals.has_objects()
     assert len([each for each in os.listdir(tmp_path) if owner.process in each]) == 1
     owner.record_owned(named(400), 1)
     owner.close()
@@ -310,7 +310,7 @@ def test_a_disk_that_is_full_is_said_once_until_it_has_room(
     write = os.write
 
     def scarce(to: int, data: bytes) -> int:
-        is_next = to not in {owner._descriptor, *owner._followed}
+        is_next = to not in {owner._descriptor, *owner._superseded}
         is_end = data == Record(Kind.ENDED).to_bytes()
         return 0 if (is_next if lacking == "next" else is_end) else write(to, data)
 

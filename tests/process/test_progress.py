@@ -246,9 +246,9 @@ def stripe(number: int, landed_mib: int, target_id: bytes = b"a") -> SimpleNames
 def test_stripes_add_up() -> None:
     progress = Progress()
     assert str(progress) == "nothing has come after 0 s"
-    progress.look([stripe(0, 1), stripe(1, 1)], 1.0)
+    progress.update([stripe(0, 1), stripe(1, 1)], 1.0)
     assert "25% of 8.0 MiB, 0.0 MiB/s" in str(progress)
-    progress.look([stripe(1, 3)], 2.0)  # the other one has come
+    progress.update([stripe(1, 3)], 2.0)  # the other one has come
     assert "88% of 8.0 MiB, 1.5 MiB/s, 1 s left" in str(progress)
     assert progress.text(4).startswith("[###-] 88% of")
     assert progress.text(3).startswith("88% of")
@@ -256,7 +256,7 @@ def test_stripes_add_up() -> None:
 
 def test_objects_add_up() -> None:
     progress = Progress(3)
-    progress.look([], 1.0, ended=1)
+    progress.update([], 1.0, ended=1)
     assert str(progress) == "1 of 3 have come after 1 s"
-    progress.look([stripe(0, 2), stripe(1, 2), stripe(0, 4, b"b")], 2.0, ended=1)
+    progress.update([stripe(0, 2), stripe(1, 2), stripe(0, 4, b"b")], 2.0, ended=1)
     assert "1 of 3 have come; [##########----------] 50% of 16.0 MiB, 2.4 MiB/s" in str(progress)

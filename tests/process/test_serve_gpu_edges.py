@@ -37,7 +37,7 @@ async def answers(here: Here, rank: int, size: int, name: str, dies_at: int) -> 
     """A play: answer what is asked over the edge, and die in the middle of an answer."""
     stand_in_for_cupy()
 
-    async def doubled(request: Any, begun: Any) -> Any:
+    async def doubled(request: Any, notify_running: Any) -> Any:
         if request["number"] == dies_at:
             asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGKILL)
         for each in request["arrays"]:
@@ -45,7 +45,7 @@ async def answers(here: Here, rank: int, size: int, name: str, dies_at: int) -> 
         again = request["arrays"][::-1]
         return {"host": request["host"] + 1, "again": Ours(again), "first": again[0]}
 
-    await Edge(here.worlds[name], doubled).ended()
+    await Edge(here.worlds[name], doubled).wait_closed()
 
 
 async def asks(here: Here, rank: int, size: int, name: str, dies_at: int) -> int:
@@ -105,12 +105,12 @@ def test_a_death_amid_arrays_fails_the_calls_that_are_open(gpus: Crew, dies_at: 
 async def answers_without_cupy(here: Here, rank: int, size: int) -> None:
     """A play: nothing here can have what comes."""
 
-    async def never(request: Any, begun: Any) -> None:
+    async def never(request: Any, notify_running: Any) -> None:
         raise AssertionError("it came")
 
     sys.modules["cupy"] = None  # type: ignore[assignment]
     try:
-        await Edge(here.worlds["w"], never).ended()
+        await Edge(here.worlds["w"], never).wait_closed()
     finally:
         del sys.modules["cupy"]
 

@@ -31,11 +31,11 @@ async def answers(here: Here, path: Path) -> None:
     is_over = asyncio.Event()
     closing: list[asyncio.Task[None]] = []
 
-    async def leave(query: Query, begun: Any) -> None:
+    async def leave(query: Query, notify_running: Any) -> None:
         closing.append(asyncio.create_task(first.close()))
         await asyncio.Event().wait()
 
-    async def answer(query: Query, begun: Any) -> str:
+    async def answer(query: Query, notify_running: Any) -> str:
         asyncio.get_running_loop().call_later(0.2, is_over.set)  # the answer goes first
         return "second"
 
@@ -53,16 +53,16 @@ async def asks(here: Here, first: dict[str, Any], second: dict[str, Any]) -> tup
     stage = ("application", "stage")
     handle = types.SimpleNamespace(app_name=stage[0], deployment_name=stage[1], is_initialized=True)
     outlet = Outlet(handle, "an answer")
-    discovery.tell(stage, {"first": first})
-    await outlet.ready()
+    discovery.publish(stage, {"first": first})
+    await outlet.wait_ready()
     query = Query("q", 1, "", 0, 60.0, {})
-    impatient = asyncio.create_task(outlet.call(query, waits=lambda: False))
-    patient = asyncio.create_task(outlet.call(query, waits=lambda: outlet.is_replaced))
+    impatient = asyncio.create_task(outlet.call(query, should_wait=lambda: False))
+    patient = asyncio.create_task(outlet.call(query, should_wait=lambda: outlet.is_replaced))
     with pytest.raises(NoReplicaError) as refused:
         await impatient
     await asyncio.sleep(0.2)
     assert not patient.done() and outlet.is_replaced and not outlet.replicas
-    discovery.tell(stage, {"second": second})
+    discovery.publish(stage, {"second": second})
     answer = await patient
     assert not outlet.is_replaced and outlet.replicas == ["second"]
     [transport] = outlet._edges["second"].world.transports.values()

@@ -123,7 +123,7 @@ async def answers(here: Here, rank: int, size: int, dies_at: int) -> None:
             asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGKILL)
         return {"again": [2 * each for each in request["tensors"]]}
 
-    await Edge(here.worlds["w"], doubled).ended()
+    await Edge(here.worlds["w"], doubled).wait_closed()
 
 
 async def asks(here: Here, rank: int, size: int, dies_at: int) -> int:

@@ -181,14 +181,14 @@ def test_a_value_is_made_of_the_names_that_are_given_and_else_not_at_all(
     from hoplite_ray.plugin.steward.source import _NAMES
 
     put = hop.put(np.ones(3))
-    handle = value_seams.value_made_of(unread(put), _NAMES)
+    handle = value_seams.read_value(unread(put), _NAMES)
     assert isinstance(handle, hop.Array) and handle._object_id == put.binary()
-    made = value_seams.value_made_of(unread(returns.remote(hop.array(np.ones(3)))), _NAMES)
+    made = value_seams.read_value(unread(returns.remote(hop.array(np.ones(3)))), _NAMES)
     assert made.shape == (3,)
     for other in (np.ones(3), Steward, 7, [put], {"a": handle}):
-        value = value_seams.value_made_of(unread(ray.put(other)), _NAMES)
+        value = value_seams.read_value(unread(ray.put(other)), _NAMES)
         assert not isinstance(value, (np.ndarray, type, int))
-    assert value_seams.value_made_of(unread(ray.put(7)), _NAMES) is None
+    assert value_seams.read_value(unread(ray.put(7)), _NAMES) is None
 
 
 def test_an_object_that_does_not_come_in_time_is_no_error(cluster: RayCluster) -> None:

@@ -20,7 +20,7 @@ from ray.util.collective.types import Backend, ReduceOp
 
 import hoplite_ray as hop
 from hoplite_ray.metrics.counters import NodeStats
-from hoplite_ray.plugin.groups.roster import Member as Entry
+from hoplite_ray.plugin.groups.roster import CollectiveMember as Entry
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.seams.table import KeyValues
 from tests.ray.lifetimes import directories

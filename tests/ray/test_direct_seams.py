@@ -84,9 +84,9 @@ def test_others_may_unpickle_in_the_body_only(cluster: RayCluster) -> None:
 
     with unpickling:
         look_elsewhere()
-        with direct_seams.others_may_unpickle():
+        with direct_seams.let_others_unpickle():
             look_elsewhere()
         look_elsewhere()
-    with direct_seams.others_may_unpickle():
+    with direct_seams.let_others_unpickle():
         look_elsewhere()
     assert free == [False, True, False, True]

@@ -20,7 +20,7 @@ from tests.ray.raycluster import ARENA_BYTES, RayCluster, not_initialized
 
 @pytest.fixture(autouse=True)
 def _unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_options, "_asked", job_options._asked)
+    monkeypatch.setattr(job_options, "_flag_options", job_options._flag_options)
     monkeypatch.setattr(job_options, "_is_given", job_options._is_given)
     monkeypatch.setattr(job_options, "_setup_error", job_options._setup_error)
 
@@ -70,7 +70,7 @@ def test_the_key_is_consumed_and_the_rest_stays(before_ray: None) -> None:
     expanded = flag.expand({**rest, "hoplite": {"arena_bytes": 1 << 30}})
     assert expanded is not None
     assert set(expanded) == {"env_vars", "worker_process_setup_hook"}
-    assert job_options.asked().arena_bytes == 1 << 30
+    assert job_options.requested_config().arena_bytes == 1 << 30
     assert flag.expand(rest) == rest
     assert flag.expand(None) is None
 
@@ -98,14 +98,14 @@ def test_a_cluster_is_asked_only_for_what_its_own_ray_init_asks(
     flag.expand({"hoplite": {"arena_bytes": 1 << 29}})  # ray.init(ignore_reinit_error=True)
     hop.runtime_env(arena_bytes=1 << 29)
     assert job_options.is_given()
-    assert job_options.asked().arena_bytes == 1 << 30
+    assert job_options.requested_config().arena_bytes == 1 << 30
     monkeypatch.setattr(ray, "is_initialized", not_initialized())
     flag.expand({"env_vars": {"A": "1"}})
     assert not job_options.is_given()
-    assert job_options.asked() == Config()
+    assert job_options.requested_config() == Config()
     flag.expand(hop.runtime_env(arena_bytes=1 << 29))
     assert job_options.is_given()
-    assert job_options.asked().arena_bytes == 1 << 29
+    assert job_options.requested_config().arena_bytes == 1 << 29
 
 
 def test_the_flag_is_given_once_per_cluster(
@@ -130,7 +130,7 @@ def test_a_hook_of_the_users_follows_ours(
     given = {"hoplite": {"arena_bytes": 1 << 30}}
     expanded = modify(given, False)
     assert set(expanded) == {flag.SETUP_KEY, "marked"}
-    assert job_options.asked().arena_bytes == 1 << 30
+    assert job_options.requested_config().arena_bytes == 1 << 30
     assert modify(given, True) == given  # as the server of Ray Client asks
 
 
@@ -142,10 +142,10 @@ def test_runtime_env_carries_the_options_to_other_launchers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expanded = hop.runtime_env(arena_bytes=1 << 30)
-    monkeypatch.setattr(job_options, "_asked", Config())
+    monkeypatch.setattr(job_options, "_flag_options", Config())
     for name, value in expanded["env_vars"].items():
         monkeypatch.setenv(name, value)
-    assert job_options.asked().arena_bytes == 1 << 30
+    assert job_options.requested_config().arena_bytes == 1 << 30
     with pytest.raises(ValueError, match="unknown"):
         hop.runtime_env(arena="2G")
 
@@ -153,7 +153,7 @@ def test_runtime_env_carries_the_options_to_other_launchers(
 def test_workers_have_the_options_and_ran_the_users_setup(cluster: RayCluster) -> None:
     @ray.remote(num_cpus=0)
     def seen() -> tuple[int | None, str | None]:
-        return job_options.asked().arena_bytes, os.environ.get("SET_BY_THE_USERS_SETUP")
+        return job_options.requested_config().arena_bytes, os.environ.get("SET_BY_THE_USERS_SETUP")
 
     assert ray.get(seen.remote()) == (ARENA_BYTES, "1")
 
@@ -179,7 +179,7 @@ def test_a_users_setup_may_be_a_function() -> None:
 def test_an_error_of_the_setup_is_kept_for_the_first_use() -> None:
     worker.accept({"arena_bytes": "2G"})
     with pytest.raises(ValueError, match="it takes an int"):
-        job_options.asked()
+        job_options.requested_config()
 
 
 def test_a_flag_that_nobody_consumed_raises_at_the_first_call(cluster: RayCluster) -> None:

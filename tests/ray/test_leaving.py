@@ -24,9 +24,9 @@ from hoplite_ray.plugin.node.start import NodePlace, node_name, running_node
 from hoplite_ray.plugin.process.anchors import AnchorSupply
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.steward import leaving
+from hoplite_ray.plugin.steward import departure
 from hoplite_ray.plugin.steward_client.client import steward_on
-from hoplite_ray.plugin.steward_client.life import StewardLife
+from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.rounds import Rounds, Worker, drain, living, stats_at
 
@@ -48,15 +48,15 @@ def is_running(directory: Path) -> bool:
     return running_node(NodePlace("", directory)) is not None
 
 
-def keepers(of_the_dead: str) -> list[Path]:
+def keepers(find_dead: str) -> list[Path]:
     """The directories of the nodes that keep something."""
-    nodes = [each.parent for each in Path(of_the_dead).parent.glob("hoplite-*/node.json")]
-    alive = [each for each in nodes if each != Path(of_the_dead) and is_running(each)]
+    nodes = [each.parent for each in Path(find_dead).parent.glob("hoplite-*/node.json")]
+    alive = [each for each in nodes if each != Path(find_dead) and is_running(each)]
     return [each for each in alive if stats_at(str(each)).arena_bytes_pinned > 0]
 
 
 def has_steward(directory: Path) -> bool:
-    return StewardLife.of(NodePlace("", directory)) > 0
+    return StewardIncarnation.current(NodePlace("", directory)) > 0
 
 
 def guests() -> int:
@@ -82,7 +82,7 @@ def leaves_soon(ray_node_id: str) -> None:
     """Have the steward that is there now leave a second after it is needed, not 10."""
 
     def leave_soon(_steward: object) -> None:
-        leaving._UNNEEDED_S = 1.0
+        departure._UNNEEDED_S = 1.0
 
     ray.get(steward_on(ray_node_id).__ray_call__.remote(leave_soon))
 
@@ -109,20 +109,20 @@ def take_away(cluster: RayCluster, *nodes: Any) -> None:
 
 def test_a_life_that_is_relied_on_does_not_end(tmp_path: Path) -> None:
     place = NodePlace("", tmp_path)
-    assert StewardLife.use(place) == 0
-    life = StewardLife(place)
-    assert not life.was_used()
-    assert StewardLife.of(place) == 1
-    assert not life.was_used()
-    assert StewardLife.use(place) == 1
-    assert life.was_used()
-    assert not life.was_used()
+    assert StewardIncarnation.use(place) == 0
+    life = StewardIncarnation(place)
+    assert not life.take_use_mark()
+    assert StewardIncarnation.current(place) == 1
+    assert not life.take_use_mark()
+    assert StewardIncarnation.use(place) == 1
+    assert life.take_use_mark()
+    assert not life.take_use_mark()
 
     seen: queue.SimpleQueue[int] = queue.SimpleQueue()
-    user = threading.Thread(target=lambda: seen.put(StewardLife.use(place)))
-    with life.ending():
+    user = threading.Thread(target=lambda: seen.put(StewardIncarnation.use(place)))
+    with life.announce_end():
         user.start()
-        assert eventually(life.was_used)  # so it does not end
+        assert eventually(life.take_use_mark)  # so it does not end
         assert seen.empty()
     user.join()
     assert seen.get() == 1
@@ -168,9 +168,9 @@ def test_arrays_and_reduces_are_made_on_a_draining_node_whose_steward_has_left(
         ray.get(worker.put.remote(1.0))
         ray_node_id, directory = ray.get(worker.where.remote())
         place = NodePlace(ray_node_id, Path(directory))
-        assert eventually(lambda: StewardLife.of(place) == 1, within_s=60)
+        assert eventually(lambda: StewardIncarnation.current(place) == 1, within_s=60)
         ray.get(worker.forget.remote())
-        assert eventually(lambda: StewardLife.of(place) == 0, within_s=60)
+        assert eventually(lambda: StewardIncarnation.current(place) == 0, within_s=60)
         drain(cluster.cluster.address, ray_node_id, "PREEMPTION", deadline_s=120)
         begun = stewards_begun(ray_node_id)
         ray.get(worker.put.remote(2.0), timeout=60)
@@ -194,16 +194,16 @@ def test_a_steward_leaves_when_nothing_needs_it_and_its_ray_node_may_go(
         ray_node_id, directory = ray.get(worker.where.remote())
         place = NodePlace(ray_node_id, Path(directory))
         array = ray.get(worker.array.remote(1.0))
-        assert StewardLife.of(place) == 1
+        assert StewardIncarnation.current(place) == 1
         leaves_soon(ray_node_id)
         ray.get(worker.put.remote(1.0))
         del array
         ray.get(worker.forget.remote())
-        assert eventually(lambda: StewardLife.of(place) == 0, within_s=60)
+        assert eventually(lambda: StewardIncarnation.current(place) == 0, within_s=60)
 
         (total,) = ray.get(worker.reduced.remote())  # of the same process: another steward
         array = ray.get(worker.array.remote(2.0))
-        assert StewardLife.of(place) == 2
+        assert StewardIncarnation.current(place) == 2
         leaves_soon(ray_node_id)
         ray.kill(worker)  # the worker itself keeps its Ray node from being idle
         assert hop.get(array, timeout_s=60).sum() == 2 * LARGE
@@ -243,7 +243,9 @@ def test_what_idle_nodes_have_of_a_result_is_elsewhere_when_ray_has_taken_it_awa
 ) -> None:
     makers = [Worker.options(**cluster.on(node)).remote() for node in range(2)]
     array, _ = ray.get([each.array.remote(1.0) for each in makers])
-    staying = [directory for _, directory in ray.get([each.where.remote() for each in makers])]
+    stay_connected = [
+        directory for _, directory in ray.get([each.where.remote() for each in makers])
+    ]
     with joined(cluster, "one") as one, joined(cluster, "other") as other:
         workers = [worker for _, worker in (one, other)]
         for worker in workers:
@@ -260,9 +262,11 @@ def test_what_idle_nodes_have_of_a_result_is_elsewhere_when_ray_has_taken_it_awa
         total = hop.reduce([early, late_array.options(**cluster.on(1)).remote()])
         array = ray.get(total)
         assert all(stats_at(str(each)).arena_bytes_pinned > 0 for each in going)
-        assert not any(keeps_whole(each, array) for each in staying)
+        assert not any(keeps_whole(each, array) for each in stay_connected)
         take_away(cluster, *(node for node, _ in (one, other)))
-        assert eventually(lambda: any(keeps_whole(each, array) for each in staying), within_s=30)
+        assert eventually(
+            lambda: any(keeps_whole(each, array) for each in stay_connected), within_s=30
+        )
         assert eventually(lambda: not any(map(is_running, going)), within_s=30)
         assert hop.get(array, timeout_s=60).sum() == 2 * LARGE
 

@@ -16,8 +16,8 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.handle import holding
-from hoplite_ray.plugin.handle.holding import Holdings, hold
+from hoplite_ray.plugin.handle import borrowing
+from hoplite_ray.plugin.handle.borrowing import BorrowedArrays, register_borrow
 from hoplite_ray.plugin.process.anchors import AnchorSupply
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.process.reaper import Reaper
@@ -189,21 +189,21 @@ def test_what_fails_once_does_not_end_the_asking_for_arrays(
     rounds: queue.SimpleQueue[type[BaseException]] = queue.SimpleQueue()
     kinds = itertools.cycle([AttributeError, hop.HopliteError, SystemExit])
 
-    def ask(self: Holdings, given: list[Any]) -> None:
+    def ask(self: BorrowedArrays, given: list[Any]) -> None:
         kind = next(kinds)
         rounds.put(kind)
         raise kind
 
-    monkeypatch.setattr(Holdings, "_ask", ask)
+    monkeypatch.setattr(BorrowedArrays, "_borrow", ask)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    monkeypatch.setattr(holding, "_current", None)
+    monkeypatch.setattr(borrowing, "_current", None)
     array = hop.array(np.ones(3))
     for kind in (AttributeError, hop.HopliteError, SystemExit):
-        hold(array)  # one at a time: of several, some may be in the next round
+        register_borrow(array)  # one at a time: of several, some may be in the next round
         assert rounds.get(timeout=10) is kind
-        thread = holding._current._thread
+        thread = borrowing._current._thread
     thread.join(10)  # which SystemExit has ended
-    hold(array)
+    register_borrow(array)
     assert rounds.get(timeout=10) is AttributeError
 
 

@@ -50,7 +50,7 @@ def test_prometheus_reads_every_metric_from_rays_agent() -> None:
     ) as program:
         assert program.stdout is not None
         assert program.stdout.readline(), "it did not start"
-        gauges = {metric.exposed for metric in METRICS if metric.kind == "gauge"}
+        gauges = {metric.exposed_name for metric in METRICS if metric.kind == "gauge"}
         seen: dict[str, float] = {}
 
         def are_all_told() -> bool:
@@ -61,7 +61,7 @@ def test_prometheus_reads_every_metric_from_rays_agent() -> None:
         # Ray's agent starts after the program, and the node is looked at every 5 s.
         assert eventually(are_all_told, within_s=60), seen
         program.communicate()
-    assert {*seen} <= {metric.exposed for metric in METRICS}
+    assert {*seen} <= {metric.exposed_name for metric in METRICS}
 
 
 def are_right(seen: dict[str, float]) -> bool:
@@ -81,7 +81,7 @@ def test_the_dashboard_asks_for_every_metric_once() -> None:
     assert told == dashboard()
     asked = [target["expr"] for panel in told["panels"] for target in panel["targets"]]
     names = [re.findall(r"ray_hoplite_\w+", query) for query in asked]
-    assert names == [[metric.exposed] for metric in METRICS]
+    assert names == [[metric.exposed_name] for metric in METRICS]
     assert [panel["title"] for panel in told["panels"]] == [*PANELS]
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in told["panels"]}
     assert len(places) == len(PANELS)

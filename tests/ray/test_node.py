@@ -39,7 +39,7 @@ class Client:
     def life(self) -> int:
         from hoplite_ray.plugin.process.attachment import attachment
 
-        return attachment().node_life
+        return attachment().node_incarnation
 
     def sum(self, array: hop.Array) -> float:
         return float(np.asarray(array).sum())
@@ -185,7 +185,7 @@ def test_a_node_that_has_no_room_to_start_again_is_lost(
 def test_a_node_that_does_not_start_says_why(cluster: RayCluster, tmp_path: Path) -> None:
     place = NodePlace("no Ray node", tmp_path)
     with pytest.raises(hop.NodeLostError, match="the node did not start: it is not to be"):
-        start._run(place, ["/bin/sh", "-c", "echo it is not to be; exit 2"])
+        start._spawn(place, ["/bin/sh", "-c", "echo it is not to be; exit 2"])
     (tmp_path / "silent").mkdir()
     with pytest.raises(hop.NodeLostError, match="it said nothing"):
-        start._run(NodePlace("no Ray node", tmp_path / "silent"), ["/bin/true"])
+        start._spawn(NodePlace("no Ray node", tmp_path / "silent"), ["/bin/true"])

@@ -193,14 +193,14 @@ def test_staying_is_in_one_session_and_a_shutdown_waits_for_it(
         ended.set()
 
     monkeypatch.setattr(ray._private.worker, "disconnect", end)
-    with seams.staying(seams.connection()):
+    with seams.stay_connected(seams.connection()):
         threading.Thread(target=shut_down).start()
         assert not ended.wait(0.1)
         order.append("stayed")
     assert ended.wait(10)
     assert order == ["stayed", "shut down"]
     for left in (None, b"another"):
-        with pytest.raises(hop.HopliteError, match="was shut down"), seams.staying(left):
+        with pytest.raises(hop.HopliteError, match="was shut down"), seams.stay_connected(left):
             pass
 
 
@@ -249,7 +249,7 @@ def test_out_of_scope_is_called_once_nobody_refers(cluster: RayCluster) -> None:
     gone: list[bytes] = []
     ref = ray.put(1)
     name = ref.binary()
-    assert seams.on_out_of_scope(ref, gone.append)
+    assert seams.add_out_of_scope_callback(ref, gone.append)
     assert name in seams.known_refs()
     assert seams.ref_of(name) == ref
     assert gone == []
@@ -261,7 +261,7 @@ def test_ready_waits_for_the_end_of_a_task_and_leaves_no_ref(cluster: RayCluster
     @ray.remote(num_cpus=0)
     class Waiter:
         async def ready(self, refs: list[ray.ObjectRef]) -> None:
-            await seams.ready(refs[0])
+            await seams.wait_ready(refs[0])
 
     @ray.remote
     def fails() -> None:
@@ -270,7 +270,7 @@ def test_ready_waits_for_the_end_of_a_task_and_leaves_no_ref(cluster: RayCluster
     waiter = Waiter.remote()
     ref = fails.remote()
     gone = threading.Event()
-    seams.on_out_of_scope(ref, lambda _: gone.set())
+    seams.add_out_of_scope_callback(ref, lambda _: gone.set())
     ray.get(waiter.ready.remote([ref]))
     del ref
     assert gone.wait(15.0)

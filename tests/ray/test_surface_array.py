@@ -12,7 +12,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.pending import Pending, Received
+from hoplite_ray.pending import Pending, ReceivedObject
 from hoplite_ray.store import Store
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.surface_values import assert_same, needs_torch, value_of
@@ -24,7 +24,7 @@ def fetches(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     seen: list[bytes] = []
     begin = Store.begin_get
 
-    def counted(store: Store, object_id: bytes, *, exists: bool = False) -> Pending[Received]:
+    def counted(store: Store, object_id: bytes, *, exists: bool = False) -> Pending[ReceivedObject]:
         seen.append(object_id)
         return begin(store, object_id, exists=exists)
 

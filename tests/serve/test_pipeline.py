@@ -146,7 +146,7 @@ def test_a_large_value_for_two_stages_is_stored_once_and_freed(
 
 def test_prometheus_reads_every_metric(worlds: Application, node: Node) -> None:
     worlds.answer(1)
-    expected = {each.exposed for name, each in METRICS.items() if name not in OF_OTHER_TESTS}
+    expected = {each.exposed_name for name, each in METRICS.items() if name not in OF_OTHER_TESTS}
     eventually(lambda: expected <= scraped(node).keys(), within_s=60)
     assert sorted(expected - scraped(node).keys()) == []
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
-from hoplite_ray.control.client import AnotherLifeError, RefusedError, UnreachableError
+from hoplite_ray.control.client import OtherIncarnationError, RefusedError, UnreachableError
 from hoplite_ray.control.view import Member, NodeKey, View
 from hoplite_ray.control.views.membership import Membership
 from hoplite_ray.control.views.view_store import ViewStore
@@ -103,7 +103,7 @@ class Network:
         self.nodes[address] = node
         self._running[address] = []
         try:
-            await self._own(address, node.enter(ask))
+            await self._own(address, node.join(ask))
         except ControlError:
             await self.crash(node)
             raise
@@ -120,7 +120,7 @@ class Network:
         async def live(node: Membership | None) -> None:
             while True:
                 if node is not None:
-                    await node.told_dead.wait()
+                    await node.declared_dead.wait()
                     await self.crash(node)
                 incarnation = node.own.incarnation if node else 0
                 node = None
@@ -273,7 +273,7 @@ class Calls:
         self._network = network
         self._source = source
 
-    def keep(self, addresses: Collection[str]) -> None:
+    def keep_only(self, addresses: Collection[str]) -> None:
         self._network.links[self._source] = {*addresses}
 
     async def _call(
@@ -291,19 +291,19 @@ class Calls:
 
     async def report_death(self, address: str, key: NodeKey, *, reporter: int) -> View:
         return await self._call(
-            address, "report_death", lambda node: node.hear_of_death(key, reporter=reporter)
+            address, "report_death", lambda node: node.handle_death_report(key, reporter=reporter)
         )
 
-    async def confirms(self, teller: Member, key: NodeKey) -> bool:
-        async def confirms(node: Membership) -> bool:
-            return node.own == teller and node.confirms(key)
+    async def confirm_death(self, reporter: Member, key: NodeKey) -> bool:
+        async def is_over(node: Membership) -> bool:
+            return node.own == reporter and node.is_over(key)
 
-        return await self._call(teller.control, "confirms", confirms)
+        return await self._call(reporter.control, "confirm_death", is_over)
 
     async def vote(self, voter: Member, request: VoteRequest) -> Vote:
         async def vote(node: Membership) -> Vote:
             if node.own.key != voter.key:
-                raise AnotherLifeError(f"{node.own} is here")
+                raise OtherIncarnationError(f"{node.own} is here")
             return await node.vote(request)
 
         return await self._call(voter.control, "vote", vote)

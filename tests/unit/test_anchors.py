@@ -16,7 +16,7 @@ from hoplite_ray.errors import GetTimeoutError, HopliteError
 from hoplite_ray.plugin.node.start import NodePlace
 from hoplite_ray.plugin.process import anchors
 from hoplite_ray.plugin.process.anchors import AnchorSupply
-from hoplite_ray.plugin.steward_client.life import StewardLife
+from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
 
 TAKERS = 40  # more than one call to the steward brings
 
@@ -34,10 +34,12 @@ class Watched(queue.SimpleQueue[Any]):
 
 
 @pytest.fixture
-def supply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[AnchorSupply, StewardLife]:
+def supply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[AnchorSupply, StewardIncarnation]:
     monkeypatch.setattr(anchors, "_TAKE_S", 5.0)
     place = NodePlace("", tmp_path)
-    life = StewardLife(place)
+    life = StewardIncarnation(place)
     return AnchorSupply(place, lambda: None), life
 
 
@@ -56,7 +58,7 @@ def all_wait(supply: AnchorSupply, answer: Callable[[], Any]) -> Callable[[], An
 
 
 def test_more_wait_at_once_than_one_call_brings(
-    supply: tuple[AnchorSupply, StewardLife], monkeypatch: pytest.MonkeyPatch
+    supply: tuple[AnchorSupply, StewardIncarnation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some, life = supply
     names = count()
@@ -71,7 +73,7 @@ def test_more_wait_at_once_than_one_call_brings(
 
 
 def test_who_waits_while_a_call_fails_is_served_by_the_next(
-    supply: tuple[AnchorSupply, StewardLife], monkeypatch: pytest.MonkeyPatch
+    supply: tuple[AnchorSupply, StewardIncarnation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some, life = supply
     answers = iter([OSError("no"), *([(life.number, list(range(anchors._ANCHORS_PER_CALL)))] * 9)])
@@ -98,7 +100,7 @@ def test_who_waits_while_a_call_fails_is_served_by_the_next(
 
 
 def test_a_call_that_failed_while_no_taker_waited_fails_no_later_taker(
-    supply: tuple[AnchorSupply, StewardLife], monkeypatch: pytest.MonkeyPatch
+    supply: tuple[AnchorSupply, StewardIncarnation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some, life = supply
     names, calls = count(), count(1)
@@ -111,13 +113,13 @@ def test_a_call_that_failed_while_no_taker_waited_fails_no_later_taker(
     monkeypatch.setattr(some, "_ask", answer)
     for _ in range(3 * anchors._ANCHORS_PER_CALL):
         some.take()
-        with some._refilling:
+        with some._refill_lock:
             pass  # the call that this has begun has ended
     assert next(calls) > 4, "calls have succeeded after the one that failed"
 
 
 def test_a_limit_of_the_callers_own_ends_the_wait(
-    supply: tuple[AnchorSupply, StewardLife], monkeypatch: pytest.MonkeyPatch
+    supply: tuple[AnchorSupply, StewardIncarnation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some, _ = supply
     answered = threading.Event()

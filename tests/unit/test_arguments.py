@@ -56,7 +56,7 @@ def test_a_wait_for_many_looks_at_each_once(monkeypatch: pytest.MonkeyPatch) -> 
                 await asyncio.sleep(0)
         return await waiting
 
-    monkeypatch.setattr(seams, "ready", ready)
+    monkeypatch.setattr(seams, "wait_ready", ready)
     monkeypatch.setattr(awaiting, "wait", lambda refs, **limits: ([], refs))
     monkeypatch.setattr(asyncio, "wait", counted)
     ready_ones, pending = asyncio.run(program())
@@ -79,7 +79,7 @@ def test_a_wait_for_many_ends_at_its_limit_and_leaves_nothing(
         finally:
             ended.append(ref)
 
-    monkeypatch.setattr(seams, "ready", ready)
+    monkeypatch.setattr(seams, "wait_ready", ready)
     monkeypatch.setattr(awaiting, "wait", lambda refs, **limits: ([], refs))
 
     async def program() -> Any:

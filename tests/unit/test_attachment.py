@@ -44,7 +44,7 @@ def test_what_was_begun_is_closed_where_there_is_no_steward(
     )
     monkeypatch.setattr(attachment.seams, "connection", lambda: b"here")
     monkeypatch.setattr(attachment.seams, "is_driver", lambda: is_driver)
-    monkeypatch.setattr(attachment.ids, "lives_before", lambda: 0)
+    monkeypatch.setattr(attachment.ids, "count_restarts", lambda: 0)
     monkeypatch.setattr(attachment, "ensure_node", lambda *_, **__: node)
     monkeypatch.setattr(attachment.Store, "attach", lambda socket: store)
     monkeypatch.setattr(attachment, "Journal", journal)

@@ -22,7 +22,7 @@ def source() -> Any:
 
 
 def meet(sources: BareSources, caller: str = "us") -> asyncio.Task[Any]:
-    return asyncio.ensure_future(sources.have_read(caller, b"answer", source(), "node", True))
+    return asyncio.ensure_future(sources.request_read(caller, b"answer", source(), "node", True))
 
 
 async def asked_first(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
@@ -45,10 +45,10 @@ def test_a_caller_hears_of_a_source_whenever_it_asks(order: Any) -> None:
         (wanted,), met = await order(sources)
         assert (wanted.answer, wanted.index, wanted.node) == (b"answer", 3, "node")
         assert wanted.is_large and len(wanted.refs) == 1
-        sources.take(wanted.key, [wanted.refs[0]])
+        sources.deliver(wanted.key, [wanted.refs[0]])
         assert await met is wanted.refs[0]
-        sources.take(wanted.key, [wanted.refs[0]])  # sent twice
-        assert not sources._asking and not sources._taken
+        sources.deliver(wanted.key, [wanted.refs[0]])  # sent twice
+        assert not sources._callers and not sources._results
 
     asyncio.run(run())
 
@@ -57,7 +57,7 @@ def test_what_is_wrong_with_a_source_is_raised() -> None:
     async def run() -> None:
         sources = BareSources()
         (wanted,), met = await asked_first(sources)
-        sources.take(wanted.key, WrongTypeError("source 3 returned str"))
+        sources.deliver(wanted.key, WrongTypeError("source 3 returned str"))
         with pytest.raises(WrongTypeError, match="source 3"):
             await met
 
@@ -76,7 +76,7 @@ def test_a_question_ends_with_a_call_of_the_caller_or_after_a_time(
         assert await asked == []
         monkeypatch.setattr(bare_sources, "_POLL_S", 0.0)
         assert await sources.next_for("us") == []
-        assert not sources._asking
+        assert not sources._callers
 
     asyncio.run(run())
 
@@ -89,7 +89,7 @@ def test_a_source_whose_call_has_ended_is_forgotten() -> None:
         met.cancel()
         with pytest.raises(asyncio.CancelledError):
             await met
-        assert not sources._taken and not sources._asking["us"].bare
+        assert not sources._results and not sources._callers["us"].bare
 
     asyncio.run(run())
 
@@ -112,8 +112,10 @@ def test_each_steward_is_asked_while_a_call_of_it_is_pending(
 ) -> None:
     ends: list[Callable[[], None]] = []
     monkeypatch.setattr(bare_reader, "_readers", [])
-    monkeypatch.setattr(bare_reader.seams, "on_settled", lambda result, end: ends.append(end))
-    monkeypatch.setattr(bare_reader.seams, "answer_to", lambda ask, connection: ask())
+    monkeypatch.setattr(
+        bare_reader.seams, "add_settled_callback", lambda result, end: ends.append(end)
+    )
+    monkeypatch.setattr(bare_reader.seams, "wait_for_answer", lambda ask, connection: ask())
     here: Any = SimpleNamespace(connection=b"here")
     stewards = [Asked(), Asked()]
     try:

@@ -10,7 +10,7 @@ import pytest
 
 import hoplite_ray.cli
 from hoplite_ray.cli.command_line import COMMANDS, Command, parser
-from hoplite_ray.node.options import parsed
+from hoplite_ray.node.options import parse_arguments
 
 OF_COMMAND = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 # A phrase that begins so needs the name of its option or command to be understood.
@@ -55,10 +55,10 @@ def test_the_package_and_the_help_list_the_same_commands() -> None:
 
 def test_the_help_of_a_node_has_an_example_and_phrases(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        parsed(["--help"])
+        parse_arguments(["--help"])
     text = capsys.readouterr().out
     example = text.partition("example:\n  python -m hoplite_ray.node ")[2]
-    assert parsed(shlex.split(example)).listen == ["192.0.2.1:0"]
+    assert parse_arguments(shlex.split(example)).listen == ["192.0.2.1:0"]
     helps = re.findall(r"^  --[\w-]+(?: [A-Z_]+|\b.*\})?\s+(\S.*)$", text, re.M)
     assert len(helps) > 10
     assert [each for each in helps if LEANS_ON_ITS_NAME.match(each)] == []

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from hoplite_ray.control import auth, control_pb2
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.control.auth import UNMET, OtherTimeError, Verifier, learn, proof
+from hoplite_ray.control.auth import (
+    UNKNOWN_CLOCK,
+    StaleProofError,
+    Verifier,
+    make_proof,
+    read_challenge,
+)
 from hoplite_ray.control.client import NoQuorumError
 from hoplite_ray.control.methods import METHODS, SERVICE
 from hoplite_ray.control.view import (
@@ -212,7 +218,7 @@ class Calls:
     AHEAD_S = 86_400.0  # the node's clock, of the caller's
 
     def __init__(self) -> None:
-        self.clock = UNMET
+        self.clock = UNKNOWN_CLOCK
         self.begin(at_s=1000.0)
 
     def begin(self, *, at_s: float) -> None:
@@ -220,7 +226,7 @@ class Calls:
         self.verifier = Verifier(SECRET, now_s=at_s + self.AHEAD_S)
 
     def signed(self, at_s: float, method: str = "Join", request: bytes = b"request") -> str:
-        return proof(SECRET, method, request, clock=self.clock, now_s=at_s)
+        return make_proof(SECRET, method, request, clock=self.clock, now_s=at_s)
 
     def check(self, given: str | None, *, at_s: float) -> None:
         self.verifier.check("Join", b"request", given, now_s=at_s + self.AHEAD_S)
@@ -228,9 +234,9 @@ class Calls:
     def meet(self, at_s: float, *, slept_s: float = 0.0) -> None:
         """Learn the node's moment as a first call does, by a clock that stood for `slept_s`."""
         signed = self.signed(at_s - slept_s)
-        with pytest.raises(OtherTimeError, match="not signed for this moment of this") as refused:
+        with pytest.raises(StaleProofError, match="not signed for this moment of this") as refused:
             self.check(signed, at_s=at_s)
-        clock = learn(SECRET, signed, refused.value.challenge, now_s=at_s - slept_s)
+        clock = read_challenge(SECRET, signed, refused.value.challenge, now_s=at_s - slept_s)
         assert clock is not None
         self.clock = clock
 
@@ -260,7 +266,7 @@ def test_a_proof_of_another_moment_is_answered_by_the_nodes_own(
 def test_a_proof_for_one_life_of_a_node_is_none_for_another(calls: Calls) -> None:
     signed = calls.signed(1000.0)
     calls.begin(at_s=1000.0)
-    with pytest.raises(OtherTimeError, match="this life of the node"):
+    with pytest.raises(StaleProofError, match="this life of the node"):
         calls.check(signed, at_s=1000.0)
     calls.meet(1001.0)
     calls.check(calls.signed(1001.0), at_s=1001.0)
@@ -269,30 +275,30 @@ def test_a_proof_for_one_life_of_a_node_is_none_for_another(calls: Calls) -> Non
 def test_a_challenge_counts_for_the_call_that_it_answers_only(calls: Calls) -> None:
     calls.begin(at_s=1000.0)
     first, second = calls.signed(1000.0), calls.signed(1000.0)
-    with pytest.raises(OtherTimeError) as refused:
+    with pytest.raises(StaleProofError) as refused:
         calls.check(first, at_s=1000.0)
     challenge = refused.value.challenge
     ahead = challenge.replace(":0.000:", ":3600.000:")  # so that later calls are signed now
     assert ahead != challenge
-    assert learn(SECRET, second, challenge, now_s=1000.0) is None
+    assert read_challenge(SECRET, second, challenge, now_s=1000.0) is None
     for told in (ahead, "x:y", "x:1:\u00e9", ""):
-        assert learn(SECRET, first, told, now_s=1000.0) is None
-    assert learn(b"f" * 16, first, challenge, now_s=1000.0) is None
-    assert learn(SECRET, first, challenge, now_s=1000.0) is not None
+        assert read_challenge(SECRET, first, told, now_s=1000.0) is None
+    assert read_challenge(b"f" * 16, first, challenge, now_s=1000.0) is None
+    assert read_challenge(SECRET, first, challenge, now_s=1000.0) is not None
 
 
 def test_the_moment_of_a_call_is_never_ahead_of_the_nodes(calls: Calls) -> None:
     """A challenge that is held up can't make calls valid for longer."""
     calls.begin(at_s=1000.0)
     signed = calls.signed(1000.0)
-    with pytest.raises(OtherTimeError) as refused:
+    with pytest.raises(StaleProofError) as refused:
         calls.check(signed, at_s=1000.0)
-    held_up = learn(SECRET, signed, refused.value.challenge, now_s=1050.0)
+    held_up = read_challenge(SECRET, signed, refused.value.challenge, now_s=1050.0)
     assert held_up is not None
     calls.clock = held_up
     call = calls.signed(1050.0)
     calls.check(call, at_s=1050.0)
-    with pytest.raises(OtherTimeError):
+    with pytest.raises(StaleProofError):
         calls.check(call, at_s=1061.0)
 
 
@@ -302,9 +308,9 @@ REFUSED = {
     "not a time": ("life:x:y:z", "malformed"),
     "no finite time": ("life:nan:y:z", "malformed"),
     "not ascii": ("life:1000.0:00:\u00e9", "malformed"),
-    "another secret": (proof(b"f" * 16, "Join", b"request", now_s=1000.0), "secret"),
-    "another method": (proof(SECRET, "Leave", b"request", now_s=1000.0), "secret"),
-    "another request": (proof(SECRET, "Join", b"other", now_s=1000.0), "secret"),
+    "another secret": (make_proof(b"f" * 16, "Join", b"request", now_s=1000.0), "secret"),
+    "another method": (make_proof(SECRET, "Leave", b"request", now_s=1000.0), "secret"),
+    "another request": (make_proof(SECRET, "Join", b"other", now_s=1000.0), "secret"),
 }
 
 
@@ -314,13 +320,13 @@ def test_any_other_proof_is_refused_without_a_challenge(
 ) -> None:
     with pytest.raises(UnauthenticatedError, match=reason) as refused:
         calls.check(given_proof, at_s=1000.0)
-    assert not isinstance(refused.value, OtherTimeError)
+    assert not isinstance(refused.value, StaleProofError)
 
 
 def test_proofs_are_forgotten_once_their_time_is_over(calls: Calls) -> None:
     for second in range(1000, 2000, 10):
         calls.check(calls.signed(second), at_s=second)
-    assert len(calls.verifier._seen) <= 13  # of two minutes, one in ten seconds
+    assert len(calls.verifier._nonces) <= 13  # of two minutes, one in ten seconds
 
 
 def test_more_calls_than_can_be_remembered_are_refused(

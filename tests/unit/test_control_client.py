@@ -113,7 +113,7 @@ def test_two_callers_of_one_address_have_their_own_limits() -> None:
             )
             assert "within 0.3 s" in str(short)
             assert "within 0.9 s" in str(long)
-            await asyncio.gather(*calls._hanging_up)
+            await asyncio.gather(*calls._close_tasks)
             assert not calls._links
 
     asyncio.run(walk())

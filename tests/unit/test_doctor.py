@@ -90,10 +90,10 @@ def test_a_whole_id_names_its_node() -> None:
     nodes = [report(each) for each in (1, 0x10, 0x1F)]
     seen = Survey(View(3), nodes)
     for name, node in (("1", nodes[0]), ("1F", nodes[2]), (nodes[1].control, nodes[1])):
-        assert commands._named(seen, name) is node
+        assert commands._find_node(seen, name) is node
     for name, words in (("2", "names no node"), ("", "names 3 nodes")):
         with pytest.raises(ControlError, match=f"{words}; there are 1, 10, 1f"):
-            commands._named(seen, name)
+            commands._find_node(seen, name)
 
 
 def test_a_bad_variable_is_a_line(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

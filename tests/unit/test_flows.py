@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from hoplite_ray.cli.cluster.survey import NodeReport, Survey
-from hoplite_ray.cli.live.flows import Look, nodes_of, transfers_of, trees_of
+from hoplite_ray.cli.live.flows import Snapshot, nodes_of, transfers_of, trees_of
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.view import View
 
 _A = b"a" * 28
 
 
-def look(at_s: float, *edges: tuple[int, int, int], received: int = 0) -> Look:
+def look(at_s: float, *edges: tuple[int, int, int], received: int = 0) -> Snapshot:
     """A look at node 1 to 3: (sender, receiver, bytes so far) of a 100-byte object."""
     nodes = [
         NodeReport(
@@ -24,7 +24,7 @@ def look(at_s: float, *edges: tuple[int, int, int], received: int = 0) -> Look:
         )
         for node in (1, 2, 3)
     ]
-    seen = Look(Survey(View(), nodes), at_s=dict.fromkeys((1, 2, 3), at_s))
+    seen = Snapshot(Survey(View(), nodes), at_s=dict.fromkeys((1, 2, 3), at_s))
     for sender, receiver, landed in edges:
         row = pb.Transfer(
             object_id=_A,

@@ -15,24 +15,24 @@ class Execution:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked = 0
-        self.lives_before = 0
-        self.of(attempt=0, lives_before=0)
+        self.count_restarts = 0
+        self.of(attempt=0, count_restarts=0)
         monkeypatch.setattr(seams, "task_id", lambda: self.task)
         monkeypatch.setattr(seams, "attempt_number", lambda: self.attempt)
         monkeypatch.setattr(seams, "actor_id", lambda: self.actor)
         monkeypatch.setattr(seams, "restarts", self._restarts)
 
-    def of(self, *, attempt: int, lives_before: int | None) -> None:
-        """Begin another one; `lives_before`: of its actor, None outside actors."""
+    def of(self, *, attempt: int, count_restarts: int | None) -> None:
+        """Begin another one; `count_restarts`: of its actor, None outside actors."""
         ids._restarts.cache_clear()  # each life is a process
         self.task: bytes | None = bytes(24)
         self.attempt = attempt
-        self.actor = None if lives_before is None else "actor"
-        self.lives_before = lives_before or 0
+        self.actor = None if count_restarts is None else "actor"
+        self.count_restarts = count_restarts or 0
 
     def _restarts(self) -> int:
         self.asked += 1
-        return self.lives_before
+        return self.count_restarts
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def test_each_execution_outranks_the_earlier_ones(
     execution: Execution, executions: list[tuple[int, int | None]]
 ) -> None:
     made = []
-    for attempt, lives_before in executions:
-        execution.of(attempt=attempt, lives_before=lives_before)
+    for attempt, count_restarts in executions:
+        execution.of(attempt=attempt, count_restarts=count_restarts)
         made.append(ids.incarnation())
     assert all(later > earlier for earlier, later in itertools.pairwise(made))
     assert made[0] == 1, "they start at 1"
@@ -62,10 +62,10 @@ def test_each_execution_outranks_the_earlier_ones(
 def test_ray_is_asked_for_its_restarts_once_in_a_life_and_by_actors_only(
     execution: Execution,
 ) -> None:
-    execution.of(attempt=0, lives_before=None)
+    execution.of(attempt=0, count_restarts=None)
     assert ids.incarnation() == 1
     assert execution.asked == 0, "a worker that runs tasks"
-    execution.actor, execution.lives_before = "actor", 3  # and then becomes an actor
+    execution.actor, execution.count_restarts = "actor", 3  # and then becomes an actor
     assert [ids.incarnation(), ids.incarnation()] == [4, 4]
     assert execution.asked == 1
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.plugin.hooks import joining
+from hoplite_ray.plugin.hooks import import_hooks
 
 
 class ImportsAnother:
@@ -32,12 +32,12 @@ def joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ModuleType]:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.setattr(joining, "_JOINS", {"joining_waited": joined.append})
+    monkeypatch.setattr(import_hooks, "_HOOKS", {"joining_waited": joined.append})
     return joined
 
 
 def test_a_module_is_joined_once_it_is_imported(joined: list[ModuleType]) -> None:
-    joining.install()
+    import_hooks.install()
     assert not joined
     waited: Any = importlib.import_module("joining_waited")
     assert joined == [waited] and waited.VALUE == 7
@@ -45,13 +45,13 @@ def test_a_module_is_joined_once_it_is_imported(joined: list[ModuleType]) -> Non
 
 def test_a_module_that_is_there_is_joined_at_once(joined: list[ModuleType]) -> None:
     waited = importlib.import_module("joining_waited")
-    joining.install()
+    import_hooks.install()
     assert joined == [waited]
 
 
 def test_an_import_in_the_middle_of_another_hides_no_finder(joined: list[ModuleType]) -> None:
     """Case review_19."""
-    joining.install()
+    import_hooks.install()
     another: Any = ImportsAnother()
     sys.meta_path.insert(sys.meta_path.index(PathFinder), another)
     probe: Any = importlib.import_module("joining_probe")

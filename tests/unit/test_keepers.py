@@ -24,7 +24,7 @@ def test_an_edge_is_opened_again_after_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: bool
 ) -> None:
     """Case review_10."""
-    for name in ("count", "show"):
+    for name in ("count", "set_gauge"):
         monkeypatch.setattr(metrics, name, lambda *_, **__: None)
     monkeypatch.setattr(outlet, "_UNEXPECTED_S", 0.01)
     error = SystemFailureError("epoll_create1: EMFILE, too many open files")
@@ -57,7 +57,7 @@ def test_an_edge_is_opened_again_after_an_unexpected_error(
         app, deployment = STAGE
         handle = SimpleNamespace(app_name=app, deployment_name=deployment, is_initialized=True)
         upstream = outlet.Outlet(handle, "an answer")
-        discovery.tell(STAGE, {"replica": {}})
+        discovery.publish(STAGE, {"replica": {}})
         try:
             await asyncio.wait_for(is_again.wait(), 30)
         finally:
@@ -91,7 +91,7 @@ def test_metrics_go_on_after_a_counter_that_the_node_lacks(
     async def stats(_: str) -> dict[str, int]:
         return {}
 
-    monkeypatch.setattr(publishing, "_Published", Published)
+    monkeypatch.setattr(publishing, "_PublishedCounters", Published)
     monkeypatch.setattr(publishing, "_EVERY_S", 0.0)
     monkeypatch.setattr(publishing, "ControlClient", lambda _: SimpleNamespace(stats=stats))
     place: Any = SimpleNamespace(directory=tmp_path, ray_node_id="ab")

@@ -79,7 +79,7 @@ def test_what_a_process_took_is_free_when_it_ends(tmp_path: Path) -> None:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        locks.take(os.open(file, os.O_RDWR | os.O_CLOEXEC))
+        locks.acquire(os.open(file, os.O_RDWR | os.O_CLOEXEC))
         os.write(write, b"1")
         signal.pause()
     assert os.read(read, 1) == b"1"
@@ -94,7 +94,7 @@ def test_what_a_process_took_is_free_when_it_ends(tmp_path: Path) -> None:
 def test_a_copy_in_a_forked_child_keeps_what_was_taken(tmp_path: Path) -> None:
     file = tmp_path / "a.lock"
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    locks.take(descriptor)
+    locks.acquire(descriptor)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

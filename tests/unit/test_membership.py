@@ -132,7 +132,7 @@ def test_whoever_leaves_is_gone_from_every_view(store: Callable[[], ViewStore]) 
         await net.agree(a, c)
         await a.leave()  # the proposer itself
         await net.agree(c)
-        assert not a.told_dead.is_set()
+        assert not a.declared_dead.is_set()
         await c.leave()  # nobody is left to tell, but who comes later
         if net.store is None:
             assert c.view.has(c.own.key)
@@ -172,7 +172,7 @@ def test_a_node_that_is_held_for_dead_is_told_and_comes_back() -> None:
         b = await net.start(2, a.own.control)
         await net.agree(a, b)
         a.mark_dead(b.own.key)  # wrongly
-        await b.told_dead.wait()
+        await b.declared_dead.wait()
         assert net.views[b.own.control][-1].has(b.own.key)  # its native node keeps its last view
         await b.leave()
         await net.crash(b)
@@ -234,7 +234,7 @@ def test_who_come_at_once_to_a_view_of_dead_members_end_in_one_view(is_cut: bool
                     net.silence(comer, gone.node_id)
         nodes = await asyncio.gather(*(net.start(each) for each in (1, 2, 3)))
         await net.agree(*nodes)
-        assert not any(each.told_dead.is_set() for each in nodes)
+        assert not any(each.declared_dead.is_set() for each in nodes)
 
     for seed in range(10):
         store = SharedViews()
@@ -300,8 +300,8 @@ def test_only_the_oldest_decides() -> None:
         with pytest.raises(ControlError, match="is not the oldest"):
             await b.dismiss(c.own.key)
         with pytest.raises(ControlError, match="is alive"):
-            await b.hear_of_death(b.own.key, reporter=1)
-        unknown = await c.hear_of_death((77, 1), reporter=1)
+            await b.handle_death_report(b.own.key, reporter=1)
+        unknown = await c.handle_death_report((77, 1), reporter=1)
         assert unknown == c.view  # nobody's death changes nothing
 
     play(scenario)

@@ -101,7 +101,7 @@ def test_every_option_of_a_node_is_there() -> None:
 def test_every_argument_of_a_node_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     table = rows(section("operate/configure.md", "Command line of a node"))
     with pytest.raises(SystemExit):
-        node_options.parsed(["--help"])
+        node_options.parse_arguments(["--help"])
     told = re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.M)
     assert [row[0] for row in table] == [f"`{name}`" for name in told]
 
@@ -136,7 +136,7 @@ def test_every_option_of_a_command_is_there() -> None:
 
 def test_every_metric_is_in_the_table() -> None:
     table = [
-        f"| {panel} | `{metric.exposed}` | {metric.meaning} |"
+        f"| {panel} | `{metric.exposed_name}` | {metric.meaning} |"
         for panel, of_panel in dashboards.PANELS.items()
         for metric in of_panel
     ]
@@ -146,7 +146,7 @@ def test_every_metric_is_in_the_table() -> None:
 
 def test_alerts_ask_for_metrics_that_are_there() -> None:
     page = read("operate/alerts.md")
-    there = {metric.exposed for metric in (*dashboards.METRICS, *serving.METRICS.values())}
+    there = {metric.exposed_name for metric in (*dashboards.METRICS, *serving.METRICS.values())}
     asked = set(re.findall(r"ray_hoplite_\w+", page))
     assert {"ray_hoplite_has_quorum", "ray_hoplite_serve_queries_total"} <= asked <= there
     (block,) = re.findall(r"^ *```yaml\n(.*?)^ *```", page, re.M | re.S)
@@ -183,7 +183,7 @@ def test_commands_of_a_page_can_be_given(page: str) -> None:
             arguments = rest[: rest.index(">")] if ">" in rest else rest
             assert command_line.parser().parse_args(arguments)
         elif rest[:2] == ["-m", "hoplite_ray.node"]:
-            assert node_options.parsed(rest[2:])
+            assert node_options.parse_arguments(rest[2:])
         elif first == "export":
             environment = dict(each.split("=", 1) for each in rest)
             assert config.Config.from_environment(environment).explicit()

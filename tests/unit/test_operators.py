@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hoplite_ray.plugin.handle.leaves import converted, copied, read_only, to_numpy, to_tensor
+from hoplite_ray.plugin.handle.leaves import (
+    copy_leaf,
+    map_leaves,
+    to_numpy,
+    to_read_only,
+    to_tensor,
+)
 from hoplite_ray.plugin.handle.operators import Operators
 
 
@@ -19,16 +25,16 @@ class Handle(Operators):
         self._value = value
         self._is_sealed = is_sealed
 
-    def _shown(self) -> Any:
-        return converted(self._value, read_only) if self._is_sealed else self._value
+    def _view(self) -> Any:
+        return map_leaves(self._value, to_read_only) if self._is_sealed else self._value
 
-    def _writable(self) -> Any:
+    def _writable_value(self) -> Any:
         if self._is_sealed:
             raise TypeError("it is immutable")
         return self._value
 
     def torch(self) -> Any:
-        return converted(converted(self._value, copied), to_tensor)
+        return map_leaves(map_leaves(self._value, copy_leaf), to_tensor)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return to_numpy(self._value)
@@ -161,10 +167,10 @@ def test_torch_functions_take_handles() -> None:
 def test_leaves_are_converted_in_place() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     value = {"a": [np.ones(2, np.float32)], "b": (torch.zeros(3),)}
-    tensors = converted(value, to_tensor)
+    tensors = map_leaves(value, to_tensor)
     assert type(tensors["a"][0]) is torch.Tensor
     assert tensors["b"][0] is value["b"][0]
-    arrays = converted(value, to_numpy)
+    arrays = map_leaves(value, to_numpy)
     assert type(arrays["b"]) is tuple
     arrays["b"][0][0] = 5
     assert value["b"][0][0] == 5  # the same memory

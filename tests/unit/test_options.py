@@ -35,14 +35,14 @@ def test_each_option_names_what_has_fixed_it() -> None:
     assert list(found) == list(DEFAULTS)
     assert (found["arena_bytes"].value, found["arena_bytes"].origin) == (1 << 30, "flag")
     assert (found["when_full"].value, found["when_full"].origin) == ("spill", "variable")
-    assert (found["data_tls"].value, found["data_tls"].shown) == (None, "off")
-    assert found["data_tls"].fixed_by == "default: the first job did not ask"
+    assert (found["data_tls"].value, found["data_tls"].text) == (None, "off")
+    assert found["data_tls"].origin_text == "default: the first job did not ask"
 
 
 def test_a_job_of_a_release_without_origins_is_named_alone() -> None:
     first = {"job": "01000000", "user": 0, "origins": None}
     found = options_of({**TOLD, "first": first}, Config())
-    assert {each.fixed_by for each in found if each.value is not None} == {"the first job"}
+    assert {each.origin_text for each in found if each.value is not None} == {"the first job"}
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_nodes_without_ray_have_no_options_of_a_cluster() -> None:
 
 
 def test_the_flag_goes_before_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_options, "_asked", Config(arena_bytes=1 << 30))
+    monkeypatch.setattr(job_options, "_flag_options", Config(arena_bytes=1 << 30))
     monkeypatch.setenv("HOPLITE_RAY_ARENA_BYTES", str(1 << 20))
     monkeypatch.setenv("HOPLITE_RAY_WHEN_FULL", "spill")
-    assert job_options.asked() == Config(arena_bytes=1 << 30, when_full="spill")
+    assert job_options.requested_config() == Config(arena_bytes=1 << 30, when_full="spill")
     assert job_options.origins() == {"arena_bytes": "flag", "when_full": "HOPLITE_RAY_WHEN_FULL"}

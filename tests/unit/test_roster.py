@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from hoplite_ray.plugin.groups.roster import Meeting
+from hoplite_ray.plugin.groups.roster import CollectiveMeeting
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
 
@@ -36,12 +36,14 @@ def _table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seams, "is_worker_alive", lambda worker, node: worker in ALIVE)
 
 
-def of(monkeypatch: pytest.MonkeyPatch, name: str, rank: int, size: int, worker: str) -> Meeting:
+def of(
+    monkeypatch: pytest.MonkeyPatch, name: str, rank: int, size: int, worker: str
+) -> CollectiveMeeting:
     ALIVE.add(worker)
     context = SimpleNamespace(gcs_address="", namespace="n", get_node_id=lambda: "node")
     monkeypatch.setattr(seams, "this_worker", lambda: worker)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
-    return Meeting(name, rank, size)
+    return CollectiveMeeting(name, rank, size)
 
 
 def test_what_the_dead_left_goes_when_any_other_group_meets(
@@ -54,13 +56,13 @@ def test_what_the_dead_left_goes_when_any_other_group_meets(
     first._write_list()
     left = {f"collective/n/lonely/{key}" for key in ("0", "1", "list")}
     other = of(monkeypatch, "other", 0, 1, "other")
-    other.members(60)
+    other.meet(60)
     assert {*TABLE} == left | {"collective/n/other/list"}, "of the living all stays"
-    other.adjourn()
+    other.remove_list()
     ALIVE.clear()
     last = of(monkeypatch, "last", 0, 1, "last")
-    last.members(60)
-    last.adjourn()
+    last.meet(60)
+    last.remove_list()
     assert not TABLE
 
 

@@ -43,7 +43,7 @@ def test_what_rays_cluster_has_counts(
     monkeypatch.setattr(secrecy, "is_ray_running", lambda: True)
     monkeypatch.setattr(seams, "is_client", lambda: False)
     monkeypatch.setattr(table, "KeyValues", lambda address: values)
-    monkeypatch.setattr(job_options, "asked", lambda: Config.from_options(asked))
+    monkeypatch.setattr(job_options, "requested_config", lambda: Config.from_options(asked))
     context = SimpleNamespace(gcs_address="here:1")
     monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
     assert secrecy.needs_encryption() is is_on

@@ -9,7 +9,7 @@ import pytest
 
 from hoplite_ray.serve.errors import JoinLostError
 from hoplite_ray.serve.routing import joint
-from hoplite_ray.serve.routing.joint import joint_answer
+from hoplite_ray.serve.routing.joint import ask_jointly
 from hoplite_ray.serve.routing.query import Merged
 
 
@@ -21,7 +21,7 @@ async def after(seconds: float, answer: Any) -> Any:
 
 
 def asked(*calls: tuple[float, Any], attempt: int = 1) -> Any:
-    return asyncio.run(joint_answer([after(*each) for each in calls], attempt))
+    return asyncio.run(ask_jointly([after(*each) for each in calls], attempt))
 
 
 def test_the_answer_is_the_one_that_is_not_merged() -> None:

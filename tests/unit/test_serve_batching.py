@@ -175,17 +175,17 @@ def test_the_time_of_a_batch_is_learnt_exactly_from_exact_ones(
     for size in sizes:
         learnt.learn(size, fixed_s + each_s * size)
     for size in sizes if len(set(sizes)) == 1 else range(1, 65):
-        assert learnt.of(size) == pytest.approx(fixed_s + each_s * size, rel=1e-3, abs=1e-6)
+        assert learnt.estimate(size) == pytest.approx(fixed_s + each_s * size, rel=1e-3, abs=1e-6)
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0, 10)), max_size=40))
 def test_no_time_is_ever_negative(batches: list[tuple[int, float]]) -> None:
     learnt = ServiceTime()
-    assert learnt.of(1) == 0
+    assert learnt.estimate(1) == 0
     for size, took_s in batches:
         learnt.learn(size, took_s)
-        assert learnt.of(1) >= 0
-        assert learnt.of(64) >= learnt.of(1) - 1e-9
+        assert learnt.estimate(1) >= 0
+        assert learnt.estimate(64) >= learnt.estimate(1) - 1e-9
 
 
 @pytest.mark.parametrize("limits", [{"cap": 0, "waiting_max": 1}, {"cap": 1, "waiting_max": 0}])

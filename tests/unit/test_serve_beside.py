@@ -26,7 +26,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Any]]:
             if value == LAST:
                 asyncio.get_running_loop().stop()
 
-    monkeypatch.setattr(metrics, "_made", lambda name: Metric())
+    monkeypatch.setattr(metrics, "_metric", lambda name: Metric())
     return heard
 
 

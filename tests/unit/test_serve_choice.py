@@ -6,16 +6,23 @@ import itertools
 
 import pytest
 
-from hoplite_ray.serve.routing.choice import MEET_S, REACH_S, Known, Look, least_loaded, look
+from hoplite_ray.serve.routing.choice import (
+    MEET_S,
+    REACH_S,
+    Decision,
+    ReplicaStatus,
+    decide,
+    least_loaded,
+)
 
 NOW, MET, LONG = 0.0, MEET_S + 0.1, REACH_S + 0.1  # for how long it was waited for
 
 # (listed, was listed) -> what a sender without an edge does at these times.
 TABLE = {
-    (False, False): {NOW: Look.WAIT, MET: Look.GONE, LONG: Look.GONE},
-    (False, True): {NOW: Look.WAIT, MET: Look.NEXT, LONG: Look.NEXT},
-    (True, False): {NOW: Look.WAIT, MET: Look.WAIT, LONG: Look.UNREACHABLE},
-    (True, True): {NOW: Look.WAIT, MET: Look.WAIT, LONG: Look.UNREACHABLE},
+    (False, False): {NOW: Decision.WAIT, MET: Decision.GONE, LONG: Decision.GONE},
+    (False, True): {NOW: Decision.WAIT, MET: Decision.NEXT, LONG: Decision.NEXT},
+    (True, False): {NOW: Decision.WAIT, MET: Decision.WAIT, LONG: Decision.UNREACHABLE},
+    (True, True): {NOW: Decision.WAIT, MET: Decision.WAIT, LONG: Decision.UNREACHABLE},
 }
 
 
@@ -25,15 +32,15 @@ def test_a_preferred_replica(known: tuple[bool, bool, bool, bool], waited_s: flo
     is_dead, has_edge, is_listed, was_listed = known
     expected = TABLE[is_listed, was_listed][waited_s]
     if has_edge:
-        expected = Look.TAKE
+        expected = Decision.TAKE
     if is_dead:
-        expected = Look.NEXT
-    assert look(Known(is_dead, has_edge, is_listed, was_listed), waited_s) is expected
+        expected = Decision.NEXT
+    assert decide(ReplicaStatus(is_dead, has_edge, is_listed, was_listed), waited_s) is expected
 
 
 def test_the_limits_themselves_are_still_waited_for() -> None:
-    assert look(Known(False, False, False, False), MEET_S) is Look.WAIT
-    assert look(Known(False, False, True, True), REACH_S) is Look.WAIT
+    assert decide(ReplicaStatus(False, False, False, False), MEET_S) is Decision.WAIT
+    assert decide(ReplicaStatus(False, False, True, True), REACH_S) is Decision.WAIT
 
 
 def test_the_least_loaded_is_taken_and_equals_are_drawn() -> None:

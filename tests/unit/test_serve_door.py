@@ -23,7 +23,7 @@ from tests.certificates import Authority
 LISTENS = "0A"  # as /proc/net/tcp has it
 
 
-async def no_handler(request: Any, begun: Any) -> None:
+async def no_handler(request: Any, notify_running: Any) -> None:
     raise AssertionError("nobody calls")
 
 

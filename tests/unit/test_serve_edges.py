@@ -88,7 +88,7 @@ def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
 
 
-async def no_handler(request: Any, begun: Any) -> None:
+async def no_handler(request: Any, notify_running: Any) -> None:
     raise AssertionError("nobody calls")
 
 
@@ -136,23 +136,23 @@ def test_the_caller_knows_whether_its_call_runs_alone(at_once: bool) -> None:
         async def handled() -> None:
             await asyncio.Event().wait()
 
-        def handler(request: Any, begun: Any) -> Any:
+        def handler(request: Any, notify_running: Any) -> Any:
             assert told() == [True], "before it is read"
-            begins.put_nowait(begun)
+            begins.put_nowait(notify_running)
             if at_once:
-                begun(True)
+                notify_running(True)
             return handled()
 
         edge = Edge(world, handler)  # type: ignore[arg-type]  # what is called of a World
-        edge._take_in(Message.pack(CALL_ALONE, 7, "query"))
-        begun = await begins.get()
-        await edge._outgoing.has_sent.wait()
+        edge._handle_message(Message.pack(CALL_ALONE, 7, "query"))
+        notify_running = await begins.get()
+        await edge._outbox.has_sent.wait()
         assert told()[-1] is at_once
-        await begun(True).wait()  # now, or again
+        await notify_running(True).wait()  # now, or again
         assert told()[-1] is True
-        await begun(False).wait()
+        await notify_running(False).wait()
         assert told()[-1] is False
-        for each in edge._answering.values():
+        for each in edge._answer_tasks.values():
             each.cancel()
 
     asyncio.run(run())
@@ -172,20 +172,20 @@ def test_calls_that_may_kill_are_read_one_by_one() -> None:
         async def handled() -> None:
             await asyncio.Event().wait()
 
-        def handler(request: Any, begun: Any) -> Any:
+        def handler(request: Any, notify_running: Any) -> Any:
             known.put_nowait([last_told(world) for world in worlds])
             return handled()
 
         reading = asyncio.Lock()
         edges = [
-            Edge(world, handler, reading=reading)  # type: ignore[arg-type]  # as above
+            Edge(world, handler, reading_lock=reading)  # type: ignore[arg-type]  # as above
             for world in worlds
         ]
         for edge in edges:
-            edge._take_in(Message.pack(CALL_ALONE, 7, "query"))
+            edge._handle_message(Message.pack(CALL_ALONE, 7, "query"))
         assert [await known.get(), await known.get()] == [[True, False], [False, True]]
         for edge in edges:
-            for each in edge._answering.values():
+            for each in edge._answer_tasks.values():
                 each.cancel()
 
     asyncio.run(run())

@@ -39,7 +39,7 @@ class World:
         self.peer: World | None = None
         self.is_lost = False
         self._frames: list[Any] = []
-        self._came: Any = None
+        self._handle_arrival: Any = None
         self.messages = self
 
     def send(self, frame: Any, dst: int, timeout_s: float | None) -> Iterator[Any]:
@@ -48,7 +48,7 @@ class World:
         yield from ()
 
     def receive_by_callback(self, src: int, came: Any) -> Any:
-        self._came = came
+        self._handle_arrival = came
         self._deliver()
         return lambda: self._frames.pop(0)
 
@@ -63,8 +63,8 @@ class World:
         self._deliver()
 
     def _deliver(self) -> None:
-        if self._frames and self._came is not None:
-            came, self._came = self._came, None
+        if self._frames and self._handle_arrival is not None:
+            came, self._handle_arrival = self._handle_arrival, None
             asyncio.get_running_loop().call_soon(came)
 
 
@@ -79,10 +79,10 @@ class Actor:
 
     def remote(self, function: Any, *args: Any) -> Any:
         Actor.asked += 1
-        return SimpleNamespace(future=lambda: _called(function, *args))
+        return SimpleNamespace(future=lambda: _call_user(function, *args))
 
 
-def _called(function: Any, *args: Any) -> Any:
+def _call_user(function: Any, *args: Any) -> Any:
     from concurrent.futures import Future
 
     future: Future[Any] = Future()
@@ -111,9 +111,9 @@ def test_a_message_leaves_handles_out_and_has_them_in_their_places(
     value = {"a": tickets[0], "b": [tickets[1], tickets[0]], "array": np.arange(9), "extra": extra}
     message = Message.pack(0, 0, Packed(value) if is_packed else value)
     assert list(message.handles) == tickets
-    message.lend(b"by whom")
+    message.set_lender(b"by whom")
     (came,) = unpack_frame(pack_frame([message], lambda size_bytes: np.empty(size_bytes, np.uint8)))
-    assert bytes(came.lent or b"") == b"by whom"
+    assert bytes(came.lender or b"") == b"by whom"
     came.handles = tickets
     read = came.value()
     assert read["a"] is tickets[0] and read["b"] == tickets[::-1]
@@ -131,7 +131,7 @@ def two_edges(handler: Any) -> tuple[Edge, Edge]:
 def test_calls_and_answers_have_the_handles_themselves_and_nothing_is_kept_after() -> None:
     ticket, other = Ticket(), Ticket()
 
-    async def answer(request: Any, begun: Any) -> Any:
+    async def answer(request: Any, notify_running: Any) -> Any:
         assert request["ticket"] is ticket
         return [other]
 
@@ -147,7 +147,7 @@ def test_calls_and_answers_have_the_handles_themselves_and_nothing_is_kept_after
 def test_an_error_with_a_handle_arrives_as_itself() -> None:
     ticket = Ticket()
 
-    async def answer(request: Any, begun: Any) -> Any:
+    async def answer(request: Any, notify_running: Any) -> Any:
         raise KeyError(ticket)
 
     async def run() -> None:
@@ -165,7 +165,7 @@ def test_an_answer_whose_lender_is_gone_goes_to_another_replica(
     async def lost(message: Message) -> Any:
         raise ray.exceptions.RayActorError
 
-    async def answer(request: Any, begun: Any) -> Any:
+    async def answer(request: Any, notify_running: Any) -> Any:
         return [Ticket()]
 
     async def run() -> None:
@@ -181,7 +181,7 @@ def test_a_lender_lets_go_at_the_end_of_a_call_and_of_its_edge() -> None:
     lender = Lender()
     messages = [lender.lend(Message.pack(0, 0, Ticket())) for _ in range(3)]
     assert len(lender._kept) == 3
-    lender.end(messages[0])
+    lender.release(messages[0])
     assert len(lender._kept) == 2
     lender.close()
     assert not lender._kept

@@ -44,7 +44,7 @@ def test_a_store_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.Monke
         assert time.monotonic() - began_s < 10
         assert len(puts) == 1
         is_there.set()
-        await asyncio.gather(*handoff._overdue)
+        await asyncio.gather(*handoff._overdue_puts)
         await asyncio.sleep(0.01)
         assert isinstance(await handoff.share(LARGE, 2, "the query", 60.0), Stored)
 
@@ -162,7 +162,7 @@ def test_a_store_that_refuses_by_any_error_costs_no_query(
 
     monkeypatch.setattr(handoff, "hoplite_ray", SimpleNamespace(empty=empty))
     monkeypatch.setattr(handoff, "_no_store_until_s", 0.0)
-    monkeypatch.setattr(handoff, "_is_told", False)
+    monkeypatch.setattr(handoff, "_is_logged", False)
 
     async def run() -> None:
         for _ in range(2):

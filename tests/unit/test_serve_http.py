@@ -12,7 +12,7 @@ import pytest
 from starlette.requests import Request
 
 from hoplite_ray.serve import QuorumError
-from hoplite_ray.serve.graph.http import answered_by_json
+from hoplite_ray.serve.graph.http import answer_http
 
 DEEP = 200_000
 
@@ -29,7 +29,7 @@ def answered(body: bytes, outcome: Any) -> tuple[int, Any]:
         return outcome
 
     request = Request({"type": "http", "method": "POST", "headers": []}, receive)
-    response = asyncio.run(answered_by_json(request, ask))
+    response = asyncio.run(answer_http(request, ask))
     return response.status_code, json.loads(bytes(response.body))
 
 

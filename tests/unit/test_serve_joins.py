@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hoplite_ray.serve.stages.joins import Joins, Unmet
+from hoplite_ray.serve.stages.joins import Joins, UnmetJoin
 
 
 def joins(open_max: int = 100) -> Joins[str]:
@@ -66,8 +66,8 @@ def test_the_deadline_forgets_a_query_and_names_what_had_not_come() -> None:
     for name in ("text", "vision"):
         table.offer("whole", 1, name, "x", deadline_s=1)
     assert table.next_deadline_s() == 1
-    assert table.evict(0.5) == []
-    assert table.evict(2) == [Unmet("half", ("vision",))]
+    assert table.expire(0.5) == []
+    assert table.expire(2) == [UnmetJoin("half", ("vision",))]
     assert (len(table), table.next_deadline_s()) == (0, None)
 
 

@@ -25,7 +25,7 @@ class _Outlet:
     async def close(self) -> None:
         self.replicas.clear()
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         await self._has_come.wait()
 
 
@@ -35,10 +35,10 @@ def test_members_that_are_slow_to_load_are_waited_for(
 ) -> None:
     module = sys.modules[EnsembleIngress.__module__]  # its package has a function of that name
 
-    async def outlets_of(handles: dict[str, Any], edges: str, what: str) -> dict[str, _Outlet]:
+    async def open_outlets(handles: dict[str, Any], edges: str, what: str) -> dict[str, _Outlet]:
         return {name: _Outlet(handle, what) for name, handle in handles.items()}
 
-    monkeypatch.setattr(module, "outlets_of", outlets_of)
+    monkeypatch.setattr(module, "open_outlets", open_outlets)
     monkeypatch.setattr(module, "_ALL_S", 0.0)
 
     async def run() -> None:

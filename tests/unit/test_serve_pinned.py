@@ -41,7 +41,7 @@ class Edge:
             raise ValueError("no")
         return "an answer"
 
-    async def ended(self) -> None:
+    async def wait_closed(self) -> None:
         await self.is_over.wait()
 
     async def close(self) -> None: ...
@@ -50,7 +50,7 @@ class Edge:
 @pytest.fixture(autouse=True)
 def edges(monkeypatch: pytest.MonkeyPatch) -> dict[str, Edge]:
     """Return the edges that are open, by their replicas."""
-    for name in ("count", "show"):
+    for name in ("count", "set_gauge"):
         monkeypatch.setattr(metrics, name, lambda *_, **__: None)
     monkeypatch.setattr(choice, "MEET_S", 0.01)
     monkeypatch.setattr(outlet, "_AGAIN_S", 0.01)
@@ -74,7 +74,7 @@ async def sender(*replicas: str) -> Outlet:
 
 
 async def tell(of: Outlet, *replicas: str) -> None:
-    discovery.tell(STAGE, {each: {} for each in replicas})
+    discovery.publish(STAGE, {each: {} for each in replicas})
     await until(lambda: of.replicas == sorted(replicas))
 
 
@@ -93,13 +93,16 @@ def test_a_sender_that_never_knew_the_first_replica_takes_no_other(edges: dict[s
         old = await sender(*PREFERRED)
         draining = edges["first"]
         await tell(old, "second")
-        assert await old._pinned(PREFERRED, 0) is draining  # type: ignore[comparison-overlap]
+        chosen: Any = await old._choose_preferred(PREFERRED, 0)
+        assert chosen is draining
         new = await sender("second")
         with pytest.raises(JoinLostError, match="replica first of stage join had gone before"):
-            await new._pinned(PREFERRED, 0)
+            await new._choose_preferred(PREFERRED, 0)
         draining.is_over.set()
-        await until(lambda: not old._leaving)
-        assert await old._pinned(PREFERRED, 0) is old._edges["second"], "it knows of the end"
+        await until(lambda: not old._draining)
+        assert await old._choose_preferred(PREFERRED, 0) is old._edges["second"], (
+            "it knows of the end"
+        )
         await asyncio.gather(old.close(), new.close())
 
     asyncio.run(run())
@@ -116,19 +119,19 @@ def test_a_replica_that_hangs_looks_busy_when_its_callers_have_given_up(
         hangs, works = edges["first"], edges["second"]
         works.answers.set()
         for given_up in range(1, 4):
-            asked = asyncio.create_task(made._answer_of(hangs, QUERY, alone=False))
+            asked = asyncio.create_task(made._call_edge(hangs, QUERY, alone=False))
             await until(lambda: hangs.calls_open == 1)
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
-            assert hangs.calls_open == 0 and made._given_up[hangs] == given_up
+            assert hangs.calls_open == 0 and made._abandoned_calls[hangs] == given_up
             assert await made.call(QUERY) == "an answer"
-            assert made._chosen() is works
+            assert made._choose() is works
         hangs.answers.set()
         hangs.fails = fails  # an error is an answer as well
-        asked = asyncio.create_task(made._answer_of(hangs, QUERY, alone=False))
+        asked = asyncio.create_task(made._call_edge(hangs, QUERY, alone=False))
         await asyncio.gather(asked, return_exceptions=True)
         works.calls_open = 1
-        assert made._chosen() is hangs, "it answers again"
+        assert made._choose() is hangs, "it answers again"
         await made.close()
 
     asyncio.run(run())

@@ -12,12 +12,12 @@ from hoplite_ray.serve.edge.protocol import (
     BEGUN,
     CALL,
     CALL_ALONE,
+    CANCELLED,
     FAILURE,
     KINDS,
     REPLY,
-    TAKEN_BACK,
     Action,
-    Broken,
+    BrokenCall,
     Protocol,
     State,
 )
@@ -36,7 +36,7 @@ EVENTS: dict[str, Callable[[Protocol], object]] = {
     "failure": lambda end: end.handle(FAILURE, NUMBER),
     "begun": lambda end: end.handle(BEGUN, NUMBER, has_begun=True),
     "begun no more": lambda end: end.handle(BEGUN, NUMBER, has_begun=False),
-    "take back": lambda end: end.take_back(NUMBER),
+    "take back": lambda end: end.cancel(NUMBER),
     "close": lambda end: end.close(NUMBER),
     "broken": lambda end: end.end(set(), has_left=False),
     "broken, unsent": lambda end: end.end({NUMBER}, has_left=False),
@@ -46,8 +46,8 @@ W, B, A = State.WAITING, State.BEGUN, State.ANSWERED
 IGNORE, SETTLE = Action.IGNORE, Action.SETTLE
 
 
-def at(was_sent: bool, has_begun: bool) -> dict[int, Broken]:
-    return {NUMBER: Broken(was_sent, has_begun)}
+def at(was_sent: bool, has_begun: bool) -> dict[int, BrokenCall]:
+    return {NUMBER: BrokenCall(was_sent, has_begun)}
 
 
 # Event -> for no call, and one that waits, has begun or is answered: what is returned, the state.
@@ -94,7 +94,7 @@ ANSWERING: dict[str, list[tuple[Action | None, bool]]] = {
     "taken back": [(IGNORE, False), (Action.CANCEL, True)],
     "finish": [(None, False), (None, False)],
 }
-PEERS = {"call": CALL, "call alone": CALL_ALONE, "taken back": TAKEN_BACK}
+PEERS = {"call": CALL, "call alone": CALL_ALONE, "taken back": CANCELLED}
 
 
 @pytest.mark.parametrize("event", ANSWERING)
@@ -142,8 +142,8 @@ def test_every_call_between_two_ends_is_settled_once_or_broken(steps: list[str])
         if step in ("call", "alone"):
             opened.append(caller.open())
             there.append((CALL if step == "call" else CALL_ALONE, opened[-1]))
-        elif step == "back" and opened and caller.take_back(opened[-1]):
-            there.append((TAKEN_BACK, opened[-1]))
+        elif step == "back" and opened and caller.cancel(opened[-1]):
+            there.append((CANCELLED, opened[-1]))
             caller.close(opened[-1])
             given_up.append(opened[-1])
         elif step == "begin" and working:

@@ -21,7 +21,7 @@ from hoplite_ray.serve.stages.replica import Replica
 @pytest.fixture(autouse=True)
 def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replicas tell Ray's metrics, and no Ray runs here."""
-    for name in ("count", "observe", "show"):
+    for name in ("count", "observe", "set_gauge"):
         monkeypatch.setattr(metrics, name, lambda *_, **__: None)
 
 
@@ -40,16 +40,16 @@ def run_replica(of: Any, work: Callable[[Replica], Awaitable[None]]) -> None:
 
 
 def ask(replica: Replica, value: Any, told: Callable[[bool], Any], *, alone: bool = False) -> Any:
-    """Begin a query as it comes over an edge; `told` hears when its work begins and ends."""
+    """Begin a query as it comes over an edge; `fields` hears when its work begins and ends."""
 
-    def begun(has_begun: bool) -> asyncio.Event:
+    def notify_running(has_begun: bool) -> asyncio.Event:
         told(has_begun)
         was_told = asyncio.Event()
         was_told.set()
         return was_told
 
-    query = Query("id", 1, "", value, 60.0, {}, alone=alone)
-    return asyncio.ensure_future(replica._asked(query.told, begun))
+    query = Query("id", 1, "", value, 60.0, {}, runs_alone=alone)
+    return asyncio.ensure_future(replica._answer_call(query.fields, notify_running))
 
 
 def read(answer: Any) -> Any:

@@ -40,7 +40,7 @@ def test_a_router_knows_its_deployment_and_tells_of_replicas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[Any] = []
-    monkeypatch.setattr(discovery, "tell", lambda *what: told.append(what))
+    monkeypatch.setattr(discovery, "publish", lambda *what: told.append(what))
     deployment = DeploymentID(name="stage", app_name="application")
 
     def replica(name: str, metadata: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from hoplite_ray.serve.edge.frames import Message, pack_frame, unpack_frame
 from hoplite_ray.serve.graph.ensemble import EnsembleIngress
 from hoplite_ray.serve.graph.http import as_json
 from hoplite_ray.serve.graph.ingress import Ingress
-from hoplite_ray.serve.graph.pipeline import ordered
+from hoplite_ray.serve.graph.pipeline import topological_order
 from hoplite_ray.serve.stages.compute import Compute, Run
 
 
@@ -124,7 +124,7 @@ def test_what_is_no_graph_is_told(name: str) -> None:
 
 def test_stages_are_ordered_by_their_inputs() -> None:
     stages = {"d": One.after("b", "c"), "c": One.after("a"), "b": One.after("a"), "a": One}
-    assert ordered(stages) == ["a", "c", "b", "d"]
+    assert topological_order(stages) == ["a", "c", "b", "d"]
 
 
 def names(application: Any) -> set[str]:
@@ -193,7 +193,7 @@ def test_a_query_has_its_own_deadline_or_the_applications(
 
     ingress = kind.__new__(kind)
     state = {"_deadline_s": 4.0, "_handles": {"a": None}, "_outlets": {"a": None}, "_quorum": 1}
-    vars(ingress).update(state, _combine="mean", _asked=refuse, _polled=refuse)
+    vars(ingress).update(state, _combine="mean", _ask_by_edges=refuse, _poll_members=refuse)
     with pytest.raises(Asked) as raised:
         asyncio.run(ingress.ask("query", **asked))
     assert raised.value.args == (limit_s,)
@@ -237,20 +237,20 @@ def test_what_may_kill_starts_when_its_callers_have_been_told(
             tasks.append(asyncio.create_task(work))
 
         compute: Any = SimpleNamespace(
-            _start=done.append,
+            _start_batch=done.append,
             _spawn=spawn,
             _batches=SimpleNamespace(is_busy=True),
-            _take=lambda: done.append("the next batch"),
+            _take_batch=lambda: done.append("the next batch"),
         )
-        compute._start_when = partial(Compute._start_when, compute)
+        compute._start_after_notice = partial(Compute._start_after_notice, compute)
 
         def alone() -> Run:
-            begun = tuple(lambda _, each=each: each for each in sent)
-            return Run("id", 0, asyncio.get_running_loop().create_future(), 0.0, begun)
+            to_notify = tuple(lambda _, each=each: each for each in sent)
+            return Run("id", 0, asyncio.get_running_loop().create_future(), 0.0, to_notify)
 
         wanted, taken_back = alone(), alone()
-        Compute._begin(compute, [wanted])
-        Compute._begin(compute, [taken_back])
+        Compute._begin_batch(compute, [wanted])
+        Compute._begin_batch(compute, [taken_back])
         taken_back.answer.cancel()
         for each in sent:
             assert not any(task.done() for task in tasks) and not done
@@ -258,7 +258,7 @@ def test_what_may_kill_starts_when_its_callers_have_been_told(
         await asyncio.gather(*tasks)
         assert done == [[wanted], "the next batch"] and not compute._batches.is_busy
         other = Run("id", 0, wanted.answer, 0.0)
-        Compute._begin(compute, [other])
+        Compute._begin_batch(compute, [other])
         assert done[-1] == [other], "at once"
 
     asyncio.run(run())

@@ -33,7 +33,7 @@ def test_a_death_shrinks_what_is_waited_for_at_once() -> None:
     for member in "abcd":
         asked.vote(member, 1.0)
     assert asked.verdict is Verdict.OPEN
-    asked.lose("e", "its process has ended")
+    asked.mark_lost("e", "its process has ended")
     assert asked.verdict is Verdict.DECIDED
     assert asked.answer().missing == ("e",)
     assert asked.answer().why == {"e": "its process has ended"}
@@ -42,16 +42,16 @@ def test_a_death_shrinks_what_is_waited_for_at_once() -> None:
 def test_a_vote_that_was_given_stays_when_its_member_dies() -> None:
     asked = poll(combine="mean")
     asked.vote("a", 5.0)
-    asked.lose("a", "its process has ended")
+    asked.mark_lost("a", "its process has ended")
     for member in "bcde":
-        asked.lose(member, "its process has ended")
+        asked.mark_lost(member, "its process has ended")
     assert asked.answer().value == 5.0
     assert asked.answer().missing == tuple("bcde")
 
 
 def test_a_vote_of_one_that_was_taken_for_lost_counts() -> None:
     asked = poll(combine="mean")
-    asked.lose("a", "suspected")
+    asked.mark_lost("a", "suspected")
     asked.vote("a", 1.0)
     asked.expire()
     assert asked.answer().voted == ("a",)
@@ -60,7 +60,7 @@ def test_a_vote_of_one_that_was_taken_for_lost_counts() -> None:
 def test_the_deadline_answers_with_a_quorum_and_names_the_late() -> None:
     asked = poll(quorum=2, combine="mean")
     asked.vote("a", 1.0)
-    asked.lose("b", "it raised")
+    asked.mark_lost("b", "it raised")
     asked.vote("c", 3.0)
     assert asked.verdict is Verdict.OPEN
     asked.expire()
@@ -73,7 +73,7 @@ def test_the_deadline_answers_with_a_quorum_and_names_the_late() -> None:
 def test_without_a_quorum_the_deadline_fails_and_keeps_the_votes() -> None:
     asked = poll(quorum=3)
     asked.vote("a", 1)
-    asked.lose("b", "out of memory")
+    asked.mark_lost("b", "out of memory")
     asked.expire()
     assert asked.verdict is Verdict.FAILED
     assert asked.failure() == (
@@ -85,9 +85,9 @@ def test_without_a_quorum_the_deadline_fails_and_keeps_the_votes() -> None:
 
 def test_too_many_deaths_fail_at_once() -> None:
     asked = poll(quorum=4)
-    asked.lose("a", "died")
+    asked.mark_lost("a", "died")
     assert asked.verdict is Verdict.OPEN
-    asked.lose("b", "died")
+    asked.mark_lost("b", "died")
     assert asked.verdict is Verdict.FAILED
 
 

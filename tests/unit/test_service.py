@@ -22,9 +22,9 @@ from hoplite_ray import _native
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.auth import METADATA_KEY, NodeClock
 from hoplite_ray.control.client import (
-    AnotherLifeError,
     ControlClient,
     NoQuorumError,
+    OtherIncarnationError,
     RefusedError,
     UnlikeError,
 )
@@ -97,15 +97,15 @@ class Node:
             own,
             calls=self.calls,
             on_view=lambda view: None,
-            on_shortage=self.service.say_shortage,
+            on_shortage=self.service.set_shortage,
         )
-        self.service.introduce(membership)
+        self.service.let_vote(membership)
         return membership
 
     async def join(self) -> Membership:
         membership = await self.introduce()
-        await membership.enter()
-        self.service.open(membership)
+        await membership.join()
+        self.service.accept_calls(membership)
         return membership
 
     async def check(self, name: str = "") -> Any:
@@ -255,7 +255,7 @@ def test_whoever_asks_for_an_earlier_life_learns_of_this_one(alone: Node) -> Non
         with pytest.raises(ControlError, match="has not joined yet"):
             await alone.calls.vote(earlier, request)
         await alone.introduce()  # it need not be a member for that
-        with pytest.raises(AnotherLifeError, match="node 7/1 answers there now"):
+        with pytest.raises(OtherIncarnationError, match="node 7/1 answers there now"):
             await alone.calls.vote(earlier, request)
         assert not await alone.calls.has_ended(earlier)
         assert await alone.calls.has_ended(Member(7, 2, "127.0.0.1:1", ("127.0.0.1:1",)))
@@ -268,17 +268,17 @@ def test_a_link_to_who_is_gone_ends_with_its_last_call(alone: Node) -> None:
         await alone.join()
         calls, watch = alone.calls, alone.calls.watch(alone.address, 0)
         assert (await anext(watch)).epoch == 1
-        calls.keep({alone.address})
+        calls.keep_only({alone.address})
         await calls.describe(alone.address)
-        calls.keep({"192.0.2.1:1"})
+        calls.keep_only({"192.0.2.1:1"})
         await calls.describe(alone.address)
         assert len(calls._links) == 1  # for the watch, which goes on
         await watch.aclose()
         async with asyncio.timeout(5.0):
-            while calls._links or calls._hanging_up:  # noqa: ASYNC110 - nothing announces it
+            while calls._links or calls._close_tasks:  # noqa: ASYNC110 - nothing announces it
                 await asyncio.sleep(0.001)
         assert (await calls.describe(alone.address)).node_id == 7  # as on the first day
-        calls.keep(())
+        calls.keep_only(())
         assert not calls._links
 
     alone.do(walk())

@@ -25,7 +25,7 @@ from hoplite_ray.plugin.process.anchors import AnchorSupply
 from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.process.sharing import SharedCall
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.steward_client.life import StewardLife
+from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
 from hoplite_ray.values.codec import encode
 
 STORE = SimpleNamespace(is_alive=True)
@@ -106,7 +106,7 @@ def between_lives(tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch) -
     """An attachment whose node has died; the next life begins when `slow` may end."""
     slow.answer = SimpleNamespace(socket="")
     monkeypatch.setattr(attachment, "ensure_node", slow)
-    monkeypatch.setattr(seams, "staying", lambda connection: nullcontext())
+    monkeypatch.setattr(seams, "stay_connected", lambda connection: nullcontext())
     here = Attachment.__new__(Attachment)
     here.place, here.connection, here._store = NodePlace("", tmp_path), b"", None
     here._node = None  # type: ignore[assignment]
@@ -176,12 +176,12 @@ def test_limits_hold_while_a_steward_is_about_to_end(
 ) -> None:
     """Case review_02."""
     place = NodePlace("", tmp_path)
-    life = StewardLife(place)
+    life = StewardIncarnation(place)
     supply = AnchorSupply(place, lambda: None)
     monkeypatch.setattr(supply, "_ask", lambda: (life.number, ["anchor"] * 32))
-    with life.ending():
-        assert StewardLife.use(place, timeout_s=0.0) is None
+    with life.announce_end():
+        assert StewardIncarnation.use(place, timeout_s=0.0) is None
         with pytest.raises(GetTimeoutError, match=r"not answered for 0.01 s"):
             supply.take(0.01)
-    assert StewardLife.use(place) == life.number
+    assert StewardIncarnation.use(place) == life.number
     assert supply.take() == "anchor"

@@ -26,7 +26,7 @@ MANY = 1100  # more than select takes
 
 
 def start_of(directory: Path) -> Path:
-    with start._only_one(directory / "start.lock"):
+    with start._hold_start_lock(directory / "start.lock"):
         return directory / "start.lock"
 
 
@@ -44,7 +44,7 @@ def look_at_a_place(directory: Path) -> Path:
 
 
 def life_of_a_node(directory: Path) -> Path:
-    with process._hold(directory / "node.lock"):
+    with process._hold_directory(directory / "node.lock"):
         return directory / "node.lock"
 
 
@@ -85,7 +85,7 @@ def test_a_child_that_is_forked_meanwhile_keeps_no_lock(
 
 
 def test_a_lock_that_another_holds_stays_his(tmp_path: Path) -> None:
-    with process._hold(tmp_path / "node.lock"):
+    with process._hold_directory(tmp_path / "node.lock"):
         (tmp_path / "node.json").write_text(json.dumps({"socket": "s", "incarnation": 7}))
         for _ in range(2):
             assert start.running_node(NodePlace("", tmp_path)) == RunningNode("s", 7)
@@ -109,8 +109,8 @@ def test_a_node_between_two_lives_is_waited_for(
         record_of(tmp_path, 2)
 
     monkeypatch.setattr(time, "sleep", next_life)
-    with process._hold(tmp_path / "node.lock"):
-        found = start._settle(NodePlace("", tmp_path), lost, not_to_start)
+    with process._hold_directory(tmp_path / "node.lock"):
+        found = start._find_or_start(NodePlace("", tmp_path), lost, not_to_start)
     assert found == RunningNode("s", 2) and not found.is_new
 
 
@@ -119,8 +119,8 @@ def test_a_node_that_ends_is_followed_by_the_next(
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda slept_s: ends.close())
     with ExitStack() as ends:
-        ends.enter_context(process._hold(tmp_path / "node.lock"))
-        found = start._settle(NodePlace("", tmp_path), None, lambda: record_of(tmp_path, 1))
+        ends.enter_context(process._hold_directory(tmp_path / "node.lock"))
+        found = start._find_or_start(NodePlace("", tmp_path), None, lambda: record_of(tmp_path, 1))
     assert found == RunningNode("s", 1) and found.is_new
 
 
@@ -129,16 +129,16 @@ def test_a_node_that_is_let_in_by_nobody_is_told_as_that(
 ) -> None:
     monkeypatch.setattr(start, "_START_S", 0.0)
     told = f"the node in {tmp_path} has had no life for 0 s, .*; {tmp_path}/node.log says why"
-    with process._hold(tmp_path / "node.lock"), pytest.raises(NodeLostError, match=told):
-        start._settle(NodePlace("", tmp_path), None, not_to_start)
+    with process._hold_directory(tmp_path / "node.lock"), pytest.raises(NodeLostError, match=told):
+        start._find_or_start(NodePlace("", tmp_path), None, not_to_start)
 
 
 def test_only_a_life_that_has_ended_loses_its_record(tmp_path: Path) -> None:
     record_of(tmp_path, 6)
-    with process._hold(tmp_path / "node.lock"):
-        assert start._next_life(tmp_path) == 7
+    with process._hold_directory(tmp_path / "node.lock"):
+        assert start._next_incarnation(tmp_path) == 7
         assert start.running_node(NodePlace("", tmp_path)) == RunningNode("s", 6)
-    assert start._next_life(tmp_path) == 8
+    assert start._next_incarnation(tmp_path) == 8
     assert not (tmp_path / "node.json").exists()
 
 
@@ -147,8 +147,8 @@ def test_a_look_at_a_directory_keeps_no_node_out(
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda slept_s: looks.close())
     with ExitStack() as looks:
-        looks.enter_context(start._free_of_nodes(tmp_path))
-        with process._hold(tmp_path / "node.lock"):
+        looks.enter_context(start._hold_if_free(tmp_path))
+        with process._hold_directory(tmp_path / "node.lock"):
             record_of(tmp_path, 1)
             assert places.Place.read(tmp_path).is_running
 
@@ -166,12 +166,12 @@ def test_a_process_may_have_many_files_open(
             os.close(each)
         return high[0], high[1]
 
-    monkeypatch.setattr(start, "_log", lambda place: tmp_path / "node.log")
+    monkeypatch.setattr(start, "_link_log", lambda place: tmp_path / "node.log")
     monkeypatch.setattr(os, "pipe", high_pipe)
     resource.setrlimit(resource.RLIMIT_NOFILE, (2 * MANY, limits[1]))
     try:
         with pytest.raises(NodeLostError, match="the node did not start: it is not to be"):
-            start._run(NodePlace("", tmp_path), ["/bin/sh", "-c", "echo it is not to be; exit 2"])
+            start._spawn(NodePlace("", tmp_path), ["/bin/sh", "-c", "echo it is not to be; exit 2"])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -182,7 +182,7 @@ def keep_a_secret(directory: Path) -> Path:
 
 
 def begin_a_life(directory: Path) -> Path:
-    start._next_life(directory)
+    start._next_incarnation(directory)
     return directory / "life"
 
 

@@ -22,10 +22,10 @@ def test_the_thread_goes_on_after_any_error(
     monkeypatch.setattr(steward, "_REAP_EVERY_S", 0.0)
     errors = iter([ValueError("does not fit"), OSError("too many"), End()])
 
-    def of_the_dead() -> None:
+    def find_dead() -> None:
         raise next(errors)
 
-    half = SimpleNamespace(_journals=SimpleNamespace(of_the_dead=of_the_dead), _collect=False)
+    half = SimpleNamespace(_journals=SimpleNamespace(find_dead=find_dead), _needs_gc=False)
     with pytest.raises(End):
         steward.Steward._reap(half)  # type: ignore[arg-type]
     assert [each.getMessage() for each in caplog.records] == [

@@ -18,7 +18,7 @@ from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.process.sharing import SharedCall
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client import client
-from hoplite_ray.plugin.steward_client.life import StewardLife
+from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
 
 HERE, OTHER, THIRD = "aa" * 28, "bb" * 28, "cc" * 28
 
@@ -53,7 +53,7 @@ class MadeUpRay:
                 return steward
         raise ValueError(name)
 
-    def answer_to(self, ask: Callable[[], Any], *_: object) -> Any:
+    def wait_for_answer(self, ask: Callable[[], Any], *_: object) -> Any:
         return ask()()
 
     def _answer(self, ray_node_id: str, count: int) -> tuple[int, list[bytes]]:
@@ -69,9 +69,9 @@ class MadeUpRay:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> MadeUpRay:
     fake = MadeUpRay()
-    for name in ("is_draining", "placeable_nodes", "create_actor", "answer_to"):
+    for name in ("is_draining", "placeable_nodes", "create_actor", "wait_for_answer"):
         monkeypatch.setattr(seams, name, getattr(fake, name))
-    monkeypatch.setattr(seams, "staying", lambda joined: nullcontext())
+    monkeypatch.setattr(seams, "stay_connected", lambda joined: nullcontext())
     monkeypatch.setattr(seams, "connection", lambda: b"")
     monkeypatch.setattr(seams, "this_worker", lambda: "worker")
     context = SimpleNamespace(runtime_env={})
@@ -88,7 +88,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> MadeUpRay:
 def here(tmp_path: Path, fake: MadeUpRay) -> Attachment:
     here = Attachment.__new__(Attachment)
     here.place, here.connection, here._steward = NodePlace(HERE, tmp_path), b"", (0, None)
-    here._finding = SharedCall("finding", here._find_steward, lambda: "no steward")
+    here._find_call = SharedCall("finding", here._find_steward, lambda: "no steward")
     here.journal = SimpleNamespace(process="process")  # type: ignore[assignment]
     here.__dict__["_reaper"] = SimpleNamespace(watch=lambda ref: None)
     return here
@@ -102,8 +102,8 @@ def test_a_call_waits_for_its_stewards_place(here: Attachment, fake: MadeUpRay) 
 def test_a_steward_that_is_there_is_not_waited_for(
     here: Attachment, fake: MadeUpRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    life = StewardLife(here.place)
-    monkeypatch.setattr(seams, "answer_to", None)
+    life = StewardIncarnation(here.place)
+    monkeypatch.setattr(seams, "wait_for_answer", None)
     steward, caller = here.steward_for_call()
     assert (steward.where, caller, life.number) == (HERE, "process", 1)
 

@@ -74,7 +74,7 @@ def test_a_minority_that_is_back_hears_that_it_is_dead() -> None:
         await net.agree(c, d, e)
         await asyncio.sleep(20)
         net.heal()
-        await asyncio.gather(a.told_dead.wait(), b.told_dead.wait())
+        await asyncio.gather(a.declared_dead.wait(), b.declared_dead.wait())
         assert a.view.epoch == b.view.epoch == 6
         await net.crash(a)
         await net.crash(b)
@@ -95,7 +95,7 @@ def test_of_two_halves_none_goes_on_and_both_do_when_healed() -> None:
         net.heal()
         view = await net.agree(*nodes[:2])  # the older half; each had given up the other
         assert view.epoch == 5
-        await asyncio.gather(*(node.told_dead.wait() for node in nodes[2:]))
+        await asyncio.gather(*(node.declared_dead.wait() for node in nodes[2:]))
         assert not (nodes[0].shortage or nodes[1].shortage)
 
     play(with_verdicts(scenario))
@@ -110,7 +110,7 @@ def test_a_cut_between_two_ends_nothing() -> None:
         assert a.view.epoch == b.view.epoch == 2
         net.heal()
         await net.agree(a)
-        await b.told_dead.wait()
+        await b.declared_dead.wait()
 
     play(with_verdicts(scenario))
 
@@ -145,7 +145,7 @@ def test_half_of_the_members_wait_if_one_of_the_others_may_live() -> None:
         assert b.view.epoch == d.view.epoch == 4
         net.heal()
         await net.agree(b, d)  # c is removed by its own vote too, and hears of it
-        await c.told_dead.wait()
+        await c.declared_dead.wait()
 
     play(with_verdicts(scenario))
 
@@ -194,9 +194,9 @@ def test_one_way_between_the_two_oldest(way: tuple[int, int]) -> None:
     async def scenario(net: Network) -> None:
         a, b, c = await together(net, 3)
         net.silence(*way)
-        await b.told_dead.wait()  # the third hears the oldest, and votes for none but it
+        await b.declared_dead.wait()  # the third hears the oldest, and votes for none but it
         assert ids(a.view) == ids(c.view) == [1, 3]
-        assert not a.told_dead.is_set()
+        assert not a.declared_dead.is_set()
 
     play(with_verdicts(scenario))
 
@@ -206,9 +206,9 @@ def test_one_way_between_two_who_are_not_the_oldest(way: tuple[int, int]) -> Non
     async def scenario(net: Network) -> None:
         a, b, c = await together(net, 3)
         net.silence(*way)
-        await c.told_dead.wait()  # the younger of the two
+        await c.declared_dead.wait()  # the younger of the two
         assert ids(a.view) == [1, 2]
-        assert not b.told_dead.is_set()
+        assert not b.declared_dead.is_set()
         await net.crash(c)
         net.heal()
         await net.agree(a, b, await net.start(3, a.own.control, incarnation=2))
@@ -225,7 +225,7 @@ def test_a_node_that_nobody_hears_is_removed_and_knows_why() -> None:
         await until(lambda: a.shortage)  # it hears requests, but none of its calls is answered
         assert a.view.epoch == 4
         net.heal()
-        await a.told_dead.wait()
+        await a.declared_dead.wait()
 
     play(with_verdicts(scenario))
 
@@ -235,15 +235,15 @@ def test_the_word_of_one_member_is_not_enough() -> None:
         a, b, c, d = await together(net, 4)
         b.mark_dead(c.own.key)
         for _ in range(3):  # also not when it says so again
-            assert await a.hear_of_death(c.own.key, reporter=b.own.node_id) == a.view
+            assert await a.handle_death_report(c.own.key, reporter=b.own.node_id) == a.view
         assert a.view.epoch == 4
-        assert await a.hear_of_death(c.own.key, reporter=77) == a.view  # no member
-        assert await a.hear_of_death(c.own.key, reporter=3) == a.view  # itself
+        assert await a.handle_death_report(c.own.key, reporter=77) == a.view  # no member
+        assert await a.handle_death_report(c.own.key, reporter=3) == a.view  # itself
         d.mark_dead(c.own.key)
-        await a.hear_of_death(c.own.key, reporter=d.own.node_id)
+        await a.handle_death_report(c.own.key, reporter=d.own.node_id)
         await net.agree(a, b, d)
-        await c.told_dead.wait()
-        assert await a.hear_of_death(c.own.key, reporter=2) == a.view  # late: nothing to do
+        await c.declared_dead.wait()
+        assert await a.handle_death_report(c.own.key, reporter=2) == a.view  # late: nothing to do
 
     play(scenario)
 
@@ -270,7 +270,7 @@ def test_a_member_that_complains_alone_has_to_go_itself() -> None:
         a, b, c, d = await together(net, 4)
         b.mark_dead(c.own.key)  # wrongly, and for good
         b.mark_dead(d.own.key)
-        await b.told_dead.wait()
+        await b.declared_dead.wait()
         await net.agree(a, c, d)
 
     play(scenario)
@@ -303,7 +303,7 @@ def test_two_candidates_at_once_decide_one_view() -> None:
             node.mark_dead(a.own.key)
         joins = [net.start(6, a.own.control), net.start(7, b.own.control)]
         await asyncio.gather(*joins, return_exceptions=True)
-        await a.told_dead.wait()
+        await a.declared_dead.wait()
 
     for seed in range(20):
         play(scenario, seed=seed)
@@ -406,7 +406,7 @@ def test_any_schedule_of_crashes_and_cuts_has_one_view_per_epoch(seed: int, coun
         net.heal()
 
         def is_settled() -> bool:
-            alive = [node for node in net.nodes.values() if not node.told_dead.is_set()]
+            alive = [node for node in net.nodes.values() if not node.declared_dead.is_set()]
             views = {node.view for node in alive}
             agreed = len(views) == 1 and {*views.pop().members} == {node.own for node in alive}
             return agreed or all(node.shortage for node in alive)

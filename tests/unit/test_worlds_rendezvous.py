@@ -34,17 +34,17 @@ def _table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads end before they are waited for, and the table is empty."""
     TABLE.clear()
     ALIVE.clear()
-    begin = rendezvous._begin
+    begin = rendezvous._submit
 
     def ended(work: Any) -> Any:
         done = begin(work)
         done.exception(60)
         return done
 
-    monkeypatch.setattr(rendezvous, "_begin", ended)
+    monkeypatch.setattr(rendezvous, "_submit", ended)
     monkeypatch.setattr(table, "KeyValues", Table)
     monkeypatch.setattr(seams, "connection", lambda: b"here")
-    monkeypatch.setattr(seams, "staying", nullcontext)
+    monkeypatch.setattr(seams, "stay_connected", nullcontext)
     monkeypatch.setattr(seams, "is_worker_alive", lambda worker, node: worker in ALIVE)
 
 
@@ -112,8 +112,8 @@ def test_a_record_that_was_taken_for_its_predecessors_is_set_again(
     rank_0 = of("a", monkeypatch)
     asyncio.run(rank_0.set("world", b"value"))
     TABLE.clear()
-    rank_0._tidy()
+    rank_0._remove_dead()
     assert asyncio.run(rank_0.get("world")) == b"value"
     rank_0.close()
-    rank_0._tidy()
+    rank_0._remove_dead()
     assert not TABLE

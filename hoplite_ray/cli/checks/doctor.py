@@ -13,7 +13,7 @@ from pathlib import Path
 from hoplite_ray.cli.checks import machine, members
 from hoplite_ray.cli.checks.finding import Finding
 from hoplite_ray.cli.cluster.places import Cluster, NoClusterError
-from hoplite_ray.cli.cluster.survey import Survey, ask_each, look
+from hoplite_ray.cli.cluster.survey import Survey, ask_each, find_and_survey
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError
 
@@ -21,28 +21,28 @@ _ROOT = Path("/")
 _PROBE_SHARE = 0.12  # of the time limit, beside Ray's half and the survey's 30 %
 
 
-def doctor(asked: argparse.Namespace) -> int:
+def doctor(arguments: argparse.Namespace) -> int:
     """Print a line per check; 0 unless one of them failed."""
     findings: list[Finding] = []
-    for finding in _findings(asked):
+    for finding in _findings(arguments):
         findings.append(finding)
-        if not asked.json:
+        if not arguments.json:
             sys.stdout.write(f"{finding}\n")
             sys.stdout.flush()
     counts = {level: sum(f.level == level for f in findings) for level in ("ok", "warn", "fail")}
-    if asked.json:
-        told = {"healthy": not counts["fail"], "findings": [asdict(each) for each in findings]}
-        sys.stdout.write(json.dumps(told) + "\n")
+    if arguments.json:
+        document = {"healthy": not counts["fail"], "findings": [asdict(each) for each in findings]}
+        sys.stdout.write(json.dumps(document) + "\n")
     else:
         sys.stdout.write(", ".join(f"{count} {level}" for level, count in counts.items()) + "\n")
     return 1 if counts["fail"] else 0
 
 
-def _findings(asked: argparse.Namespace) -> Iterator[Finding]:
+def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield from machine.checks(_ROOT)
-    is_named = bool(asked.directory or asked.address or asked.control)
+    is_named = bool(arguments.directory or arguments.address or arguments.control)
     try:
-        cluster, seen = look(asked)
+        cluster, seen = find_and_survey(arguments)
     except NoClusterError as error:
         yield Finding("fail" if is_named else "warn", "cluster", str(error))
         return
@@ -50,7 +50,7 @@ def _findings(asked: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("fail", "cluster", str(error))
         return
     yield Finding("ok", "cluster", f"{cluster.name}, view {seen.view.epoch}")
-    yield from members.checks(cluster, seen, _probes(cluster, seen, asked.timeout_s), _ROOT)
+    yield from members.checks(cluster, seen, _probes(cluster, seen, arguments.timeout_s), _ROOT)
 
 
 def _probes(

@@ -29,7 +29,7 @@ _FILES_SHARE_MAX = 0.9
 def checks(root: Path = Path("/")) -> Iterator[Finding]:
     """Make every check, in the order in which one depends on the other."""
     yield _python(sys.version_info[:3])
-    yield _ray(_installed("ray"))
+    yield _ray(_installed_version("ray"))
     yield _native()
     yield _default_arena(root)
     yield _memfd()
@@ -65,7 +65,7 @@ def _in_range(
     return Finding("fail", name, f"{text} is not from {low} up and below {high}", next_step)
 
 
-def _installed(name: str) -> str | None:
+def _installed_version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

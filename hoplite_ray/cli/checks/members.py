@@ -1,4 +1,4 @@
-"""Checks of a cluster: its nodes and their directories, and what they say of each other."""
+"""Checks of a cluster: its nodes, their directories, and the ways between them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NEXT: dict[str, str] = {
 def checks(
     cluster: Cluster, seen: Survey, probes: list[list[pb.Probe] | ControlError], root: Path
 ) -> Iterator[Finding]:
-    """Make every check; `probes` are what the nodes that answer told, in the survey's order."""
+    """Make every check; `probes` are the answers of the nodes, in the survey's order."""
     answering = [node for node in seen.nodes if node.answers]
     for node in seen.nodes:
         yield _node(node, root)
@@ -73,23 +73,25 @@ def _process_state(pid: int | None, root: Path) -> str:
 
 
 def _reach(
-    seen: Survey, asked: list[NodeReport], probes: list[list[pb.Probe] | ControlError]
+    seen: Survey, nodes: list[NodeReport], probes: list[list[pb.Probe] | ControlError]
 ) -> Iterator[Finding]:
-    """Tell which member does not reach which, from the members' own attempts."""
-    answering = {node.key for node in asked}
+    """Report which member does not reach which, by the members' own attempts."""
+    answering = {node.key for node in nodes}
     names = {node.key: str(node) for node in seen.nodes}
     reached = 0
-    for node, told in zip(asked, probes, strict=True):
-        if isinstance(told, ControlError):
+    for node, answer in zip(nodes, probes, strict=True):
+        if isinstance(answer, ControlError):
             next_step = "ask again; if it stays so, look at node.log there"
-            yield Finding("warn", "ports", f"{node} did not say whom it reaches: {told}", next_step)
+            yield Finding(
+                "warn", "ports", f"{node} did not say whom it reaches: {answer}", next_step
+            )
             continue
-        for probe in told:
+        for probe in answer:
             key = (probe.node_id, probe.incarnation)
             failures = [*filter(None, [probe.control_failure]), *probe.rail_failures]
             if not failures:
                 reached += 1
-            elif key in answering:  # else it is the other that is ill, and has a line of its own
+            elif key in answering:  # a node that does not answer has a line of its own
                 cause = f"{node} does not reach {names[key]}: {'; '.join(failures)}"
                 next_step = (
                     "allow all TCP between the nodes, because Ray nodes choose ports at each "
@@ -146,7 +148,7 @@ def _agreement(answering: list[NodeReport]) -> Iterator[Finding]:
 
 
 def _rails(cluster: Cluster, answering: list[NodeReport]) -> Finding:
-    """Tell which addresses the nodes send blocks from and to, and why these."""
+    """Report the addresses between which the nodes send blocks, and why these."""
     networks = cluster.ray.get("options", {}).get("rails")
     why = "as each node's --listen"
     if cluster.ray:
@@ -154,8 +156,8 @@ def _rails(cluster: Cluster, answering: list[NodeReport]) -> Finding:
     counts = {len(node.rails) for node in answering}
     if len(counts) == 1:
         return Finding("ok", "rails", f"{counts.pop()} of each node, {why}")
-    told = ", ".join(f"{node.node_id:x}: {len(node.rails)}" for node in answering)
-    return Finding("warn", "rails", f"not alike: {told}", "give all nodes as many --listen")
+    counts_text = ", ".join(f"{node.node_id:x}: {len(node.rails)}" for node in answering)
+    return Finding("warn", "rails", f"not alike: {counts_text}", "give all nodes as many --listen")
 
 
 def _options(description: pb.Description) -> str:
@@ -204,7 +206,7 @@ def _directory(place: Place) -> Iterator[Finding]:
 
 
 def _arenas(local: list[NodeReport], memory: Memory, threshold: float | None) -> Finding:
-    """Tell what happens once the arenas of this machine are full."""
+    """Report whether this machine has memory for full arenas."""
     total = sum(node.counters["arena_bytes"] for node in local)
     to_come = total - sum(node.counters["arena_bytes_used"] for node in local)
     left = memory.available_bytes - to_come

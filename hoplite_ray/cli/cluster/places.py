@@ -22,7 +22,7 @@ _IMPORT_S = 120.0  # for the import of Ray: 1 s, and tens of seconds on a busy m
 
 
 class NoClusterError(ControlError):
-    """There is no node to ask; the text says where it was looked for."""
+    """There is no node to ask; the text names the places that were searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Place:
 
     @classmethod
     def read(cls, directory: Path) -> Place:
-        """Look at a directory that may be anything.
+        """Read a directory, which may be no node's.
 
         Raises:  NoClusterError if this user may not read it.
         """
@@ -46,7 +46,7 @@ class Place:
                 needed = {"node_id", "incarnation", "control", "pid"}
                 if isinstance(loaded, dict) and needed <= loaded.keys():
                     record = loaded
-            return cls(directory, record, _runs(directory / "node.lock"))
+            return cls(directory, record, _is_node_running(directory / "node.lock"))
         except OSError as error:
             raise NoClusterError(
                 f"{directory} can't be read ({error.strerror}); "
@@ -74,17 +74,17 @@ class Cluster:
     ray: dict[str, Any] = field(default_factory=dict)
 
 
-def find(asked: argparse.Namespace, *, timeout_s: float) -> Cluster:
+def find_cluster(arguments: argparse.Namespace, *, timeout_s: float) -> Cluster:
     """Return the cluster that the command names, or the Ray cluster that this machine is part of.
 
     Raises:  NoClusterError saying where it was looked for, and the next step; ControlError if
              there is one that does not answer.
     """
-    if asked.control is not None:
-        return _by_control(asked.control, asked.secret_file)
-    if asked.directory:
-        return _by_directories(asked.directory)
-    return _by_ray(asked.address, timeout_s)
+    if arguments.control is not None:
+        return _by_control(arguments.control, arguments.secret_file)
+    if arguments.directory:
+        return _by_directories(arguments.directory)
+    return _by_ray(arguments.address, timeout_s)
 
 
 def _by_control(control: str, secret_file: Path | None) -> Cluster:
@@ -119,30 +119,29 @@ def _by_directories(directories: Sequence[Path]) -> Cluster:
 
 
 def _by_ray(address: str | None, timeout_s: float) -> Cluster:
-    told = _ask_ray(address, timeout_s)
-    name = f"Ray cluster {told['address']}"
-    places = [(Place.read(Path(each)), alive) for each, alive in told["directories"].items()]
-    if told["secret"] is None:
+    facts = _ask_ray(address, timeout_s)
+    name = f"Ray cluster {facts['address']}"
+    places = [(Place.read(Path(each)), alive) for each, alive in facts["directories"].items()]
+    if facts["secret"] is None:
         raise NoClusterError(
             f"{name} has no node yet: the first call of hoplite_ray in a job starts them"
         )
-    view = View.from_bytes(bytes.fromhex(told["view"])) if told["view"] else View()
+    view = View.from_bytes(bytes.fromhex(facts["view"])) if facts["view"] else View()
     return Cluster(
         name=name,
-        secret=told["secret"].encode(),
+        secret=facts["secret"].encode(),
         controls=tuple(member.control for member in view.members),
         view=view,
         places=tuple(place for place, alive in places if alive),
         stale=tuple(place for place, alive in places if not alive),
-        ray=told,
+        ray=facts,
     )
 
 
 def _ask_ray(address: str | None, timeout_s: float) -> dict[str, Any]:
-    """Have a process of its own ask Ray: its client can't be told to give up.
+    """Ask Ray in a separate process, because Ray's client has no time limit.
 
-    It says when it has imported Ray, which takes as long as the machine is busy: the limit counts
-    from then on.
+    The time limit begins when that process has imported Ray, which takes long on a busy machine.
     """
     command = [sys.executable, "-m", "hoplite_ray.plugin.node.discovery", *filter(None, [address])]
     where = address or os.environ.get("RAY_ADDRESS") or "this machine"
@@ -170,11 +169,11 @@ def _ask_ray(address: str | None, timeout_s: float) -> dict[str, Any]:
             f"no Ray cluster was found at {where} ({last}); "
             "give --address, or the --directory of a node"
         )
-    told: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return told
+    facts: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return facts
 
 
-def _runs(lock: Path) -> bool:
+def _is_node_running(lock: Path) -> bool:
     """Return whether a node holds the lock of its directory."""
     try:
         return is_held(lock)

@@ -1,4 +1,4 @@
-"""Ask all nodes of a cluster at once, and report each of them, with an answer or without."""
+"""Ask all nodes of a cluster at once, and report each node, whether it answers or not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hoplite_ray.cli.cluster.places import Cluster, Place, find
+from hoplite_ray.cli.cluster.places import Cluster, Place, find_cluster
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.client import ControlClient, RefusedError, UnreachableError
 from hoplite_ray.control.view import NodeKey, View
@@ -24,7 +24,7 @@ _SURVEY_SHARE = 0.3  # of the time limit, for the nodes' answers; the rest is th
 
 @dataclass(slots=True)
 class NodeReport:
-    """One life of a node as seen from here.
+    """One incarnation of a node, as this command sees it.
 
     state:  serving, draining; minority (too few members answer it for the view to change), silent
             (no answer in time), refused (another secret), failing (any other answer), dead (its
@@ -46,17 +46,17 @@ class NodeReport:
 
     @property
     def key(self) -> NodeKey:
-        """Return what names this life of the node."""
+        """The name of this incarnation of the node."""
         return (self.node_id, self.incarnation)
 
     @property
     def is_healthy(self) -> bool:
-        """Tell whether all is well with it; draining is well."""
+        """True if the node serves or drains."""
         return self.state in ("serving", "draining")
 
     @property
     def answers(self) -> bool:
-        """Tell whether it has told of itself."""
+        """True if the node has answered."""
         return self.is_healthy or self.state == "minority"
 
     def __str__(self) -> str:
@@ -66,24 +66,26 @@ class NodeReport:
 
 @dataclass(slots=True)
 class Survey:
-    """The newest view that was heard of, and a report of every node in it or known otherwise."""
+    """The newest view of any node, and a report of every node in it or otherwise known."""
 
     view: View
     nodes: list[NodeReport]
 
     @property
     def is_healthy(self) -> bool:
-        """Tell whether there are nodes, and all of them are well."""
+        """True if there are nodes, and all of them serve or drain."""
         return bool(self.nodes) and all(node.is_healthy for node in self.nodes)
 
 
-def look(asked: argparse.Namespace, *, timeout_s: float | None = None) -> tuple[Cluster, Survey]:
+def find_and_survey(
+    arguments: argparse.Namespace, *, timeout_s: float | None = None
+) -> tuple[Cluster, Survey]:
     """Find the cluster that the command line names, and ask its nodes.
 
     `timeout_s` replaces the time limit of the command line.
     """
-    timeout_s = asked.timeout_s if timeout_s is None else timeout_s
-    cluster = find(asked, timeout_s=timeout_s * RAY_SHARE)
+    timeout_s = arguments.timeout_s if timeout_s is None else timeout_s
+    cluster = find_cluster(arguments, timeout_s=timeout_s * RAY_SHARE)
     return cluster, asyncio.run(survey(cluster, timeout_s=timeout_s * _SURVEY_SHARE))
 
 
@@ -98,9 +100,9 @@ async def survey(cluster: Cluster, *, timeout_s: float) -> Survey:
         await calls.close()
     unheard = {} if view.members else failures  # without a view no node is known to be outside it
     for place in cluster.places:
-        _place(reports, place, unheard)
+        _attach_place(reports, place, unheard)
     if not reports:
-        reports += [_unheard(control, error) for control, error in failures.items()]
+        reports += [_report_failure(control, error) for control, error in failures.items()]
     return Survey(view, reports)
 
 
@@ -141,7 +143,7 @@ async def _newest_view(
 
 
 async def _ask(calls: ControlClient, report: NodeReport, timeout_s: float) -> None:
-    """Fill in what the node itself says."""
+    """Fill in the node's own answers."""
     try:
         async with asyncio.timeout(timeout_s):
             report.counters = await calls.stats(report.control, timeout_s=timeout_s)
@@ -172,8 +174,10 @@ def _failure(error: Exception, timeout_s: float) -> tuple[str, str]:
     return "failing", str(error)
 
 
-def _place(reports: list[NodeReport], place: Place, unheard: dict[str, ControlError]) -> None:
-    """Say of a report in which directory its node is; add one for a node that is no member."""
+def _attach_place(
+    reports: list[NodeReport], place: Place, unheard: dict[str, ControlError]
+) -> None:
+    """Add a node's directory to its report; add a report for a node that is no member."""
     record: dict[str, Any] | None = place.record
     if record is None:
         return
@@ -197,6 +201,6 @@ def _place(reports: list[NodeReport], place: Place, unheard: dict[str, ControlEr
     )
 
 
-def _unheard(control: str, error: ControlError) -> NodeReport:
+def _report_failure(control: str, error: ControlError) -> NodeReport:
     state, why = _failure(error, 0)
     return NodeReport(0, 0, control, state=state, why=why)

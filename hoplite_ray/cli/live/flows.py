@@ -1,4 +1,4 @@
-"""The transfers between all nodes: two looks, and the rates between them."""
+"""The transfers between all nodes: two snapshots, and the rates between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = tuple[bytes, bytes, int, int, int]  # target, object, sender, receiver, st
 
 
 @dataclass(slots=True)
-class Look:
+class Snapshot:
     """The answers of all nodes at about one moment."""
 
     seen: Survey
@@ -27,35 +27,35 @@ class Look:
     at_s: dict[int, float] = field(default_factory=dict)  # when each node had answered
 
     @classmethod
-    def take(cls, cluster: Cluster, *, timeout_s: float) -> Look:
-        """Ask every node; those that don't answer are in the survey, with the reason."""
-        return asyncio.run(look_at(cluster, timeout_s=timeout_s))
+    def take(cls, cluster: Cluster, *, timeout_s: float) -> Snapshot:
+        """Ask every node. The survey has the reason for each node that does not answer."""
+        return asyncio.run(take_snapshot(cluster, timeout_s=timeout_s))
 
 
-async def look_at(cluster: Cluster, *, timeout_s: float) -> Look:
-    """Like `Look.take`, but awaitable."""
-    look = Look(await survey(cluster, timeout_s=timeout_s / 2))
-    nodes = [node for node in look.seen.nodes if node.answers]
-    told = await ask_each(
+async def take_snapshot(cluster: Cluster, *, timeout_s: float) -> Snapshot:
+    """Like `Snapshot.take`, but awaitable."""
+    snapshot = Snapshot(await survey(cluster, timeout_s=timeout_s / 2))
+    nodes = [node for node in snapshot.seen.nodes if node.answers]
+    answers = await ask_each(
         cluster,
         nodes,
         lambda calls, node: calls.transfers(
             node.control, limit=_TRANSFERS_MAX, timeout_s=timeout_s / 2
         ),
     )
-    for node, rows in zip(nodes, told, strict=True):
+    for node, rows in zip(nodes, answers, strict=True):
         if isinstance(rows, ControlError):
             node.state, node.why = "silent", str(rows)
             continue
-        look.at_s[node.node_id] = time.monotonic()
+        snapshot.at_s[node.node_id] = time.monotonic()
         for row in rows:
             key = (row.target_id, row.object_id, row.sender, node.node_id, row.stripe)
-            look.transfers[key] = row
-    return look
+            snapshot.transfers[key] = row
+    return snapshot
 
 
-def followed(cluster: Cluster, now: Look) -> Cluster:
-    """Return the cluster to ask for the next look: its members may all be new ones."""
+def follow_view(cluster: Cluster, now: Snapshot) -> Cluster:
+    """Return the cluster with the members of the newest view, for the next snapshot."""
     members = now.seen.view.members
     if not members:
         return cluster
@@ -63,17 +63,17 @@ def followed(cluster: Cluster, now: Look) -> Cluster:
     return replace(cluster, view=now.seen.view, controls=controls)
 
 
-def nodes_of(before: Look, now: Look) -> list[dict[str, Any]]:
+def nodes_of(before: Snapshot, now: Snapshot) -> list[dict[str, Any]]:
     """Return every node of `now` with its arena, and the bytes per second in and out of it."""
     earlier = {node.key: node.counters for node in before.seen.nodes}
     rows = []
     for node in now.seen.nodes:
         elapsed_s = now.at_s.get(node.node_id, 0.0) - before.at_s.get(node.node_id, 0.0)
         is_known = node.node_id in before.at_s and node.node_id in now.at_s
-        told = earlier.get(node.key, {})
+        counters_before = earlier.get(node.key, {})
         rates = {
-            name: (node.counters[counter] - told[counter]) / elapsed_s
-            if is_known and elapsed_s > 0 and counter in told
+            name: (node.counters[counter] - counters_before[counter]) / elapsed_s
+            if is_known and elapsed_s > 0 and counter in counters_before
             else None
             for name, counter in (
                 ("in_bytes_per_s", "link_bytes_received"),
@@ -94,10 +94,10 @@ def nodes_of(before: Look, now: Look) -> list[dict[str, Any]]:
     return rows
 
 
-def transfers_of(before: Look, now: Look) -> list[dict[str, Any]]:
-    """Return every stripe under way, the largest first; a rate is None when it is new.
+def transfers_of(before: Snapshot, now: Snapshot) -> list[dict[str, Any]]:
+    """Return every stripe under way, the largest first; the rate of a new one is None.
 
-    A copy is called a broadcast's where others receive the same object.
+    A copy is part of a broadcast if other nodes receive the same object.
     """
     receivers: dict[bytes, set[int]] = defaultdict(set)
     for target, _, _, receiver, _ in now.transfers:
@@ -135,8 +135,8 @@ def _largest_first(row: dict[str, Any]) -> tuple[Any, ...]:
 def trees_of(transfers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the tree of each target and stripe: lines of (depth, node, the node's feeding edge).
 
-    A node that only sends is a root. Looks of different moments may show a ring for a while. The
-    tree of a ring begins at its first node, and draws no node twice as a sender.
+    A node that only sends is a root. Nodes answer at different moments, so edges may form a ring
+    for a while. The tree of a ring begins at its first node, and no node sends twice in it.
     """
     edges: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
     for row in transfers:

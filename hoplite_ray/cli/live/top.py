@@ -9,9 +9,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from hoplite_ray.cli.cluster.places import Cluster, find
+from hoplite_ray.cli.cluster.places import Cluster, find_cluster
 from hoplite_ray.cli.cluster.tables import columns, size
-from hoplite_ray.cli.live.flows import Look, followed, nodes_of, transfers_of, trees_of
+from hoplite_ray.cli.live.flows import Snapshot, follow_view, nodes_of, transfers_of, trees_of
 from hoplite_ray.errors import HopliteError
 
 _TREES_MAX = 8  # a screen has no room for more
@@ -21,22 +21,26 @@ class NoRichError(HopliteError):
     """The live picture needs a package that is not installed."""
 
 
-def top(asked: argparse.Namespace) -> int:
+def top(arguments: argparse.Namespace) -> int:
     """Show the transfers until Ctrl-C; once with --once or --json, or outside of a terminal."""
-    cluster = find(asked, timeout_s=asked.timeout_s / 2)
-    before = Look.take(cluster, timeout_s=asked.timeout_s / 2)
-    if asked.once or asked.json or not sys.stdout.isatty():
-        time.sleep(asked.interval_s)
-        now = Look.take(cluster, timeout_s=asked.timeout_s / 2)
-        text = _document(before, now) if asked.json else _page(cluster, before, now, asked.limit)
+    cluster = find_cluster(arguments, timeout_s=arguments.timeout_s / 2)
+    before = Snapshot.take(cluster, timeout_s=arguments.timeout_s / 2)
+    if arguments.once or arguments.json or not sys.stdout.isatty():
+        time.sleep(arguments.interval_s)
+        now = Snapshot.take(cluster, timeout_s=arguments.timeout_s / 2)
+        text = (
+            _document(before, now)
+            if arguments.json
+            else _page(cluster, before, now, arguments.limit)
+        )
         sys.stdout.write(text + "\n")
         return 0 if now.seen.is_healthy else 1
     with suppress(KeyboardInterrupt):
-        _watch(cluster, before, asked)
+        _watch(cluster, before, arguments)
     return 0
 
 
-def _watch(cluster: Cluster, before: Look, asked: argparse.Namespace) -> None:
+def _watch(cluster: Cluster, before: Snapshot, arguments: argparse.Namespace) -> None:
     try:
         from rich.live import Live
         from rich.text import Text
@@ -47,23 +51,23 @@ def _watch(cluster: Cluster, before: Look, asked: argparse.Namespace) -> None:
         ) from None
     with Live(screen=True, auto_refresh=False) as live:
         while True:
-            time.sleep(asked.interval_s)
-            now = Look.take(cluster, timeout_s=asked.timeout_s / 2)
-            page = _page(cluster, before, now, asked.limit)
+            time.sleep(arguments.interval_s)
+            now = Snapshot.take(cluster, timeout_s=arguments.timeout_s / 2)
+            page = _page(cluster, before, now, arguments.limit)
             live.update(Text(page, no_wrap=True, overflow="crop"), refresh=True)
-            before, cluster = now, followed(cluster, now)
+            before, cluster = now, follow_view(cluster, now)
 
 
-def _document(before: Look, now: Look) -> str:
-    told = {
+def _document(before: Snapshot, now: Snapshot) -> str:
+    document = {
         "view_epoch": now.seen.view.epoch,
         "nodes": nodes_of(before, now),
         "transfers": transfers_of(before, now),
     }
-    return json.dumps(told)
+    return json.dumps(document)
 
 
-def _page(cluster: Cluster, before: Look, now: Look, rows_max: int) -> str:
+def _page(cluster: Cluster, before: Snapshot, now: Snapshot, rows_max: int) -> str:
     transfers = transfers_of(before, now)
     nodes = nodes_of(before, now)
     answering = sum(node.answers for node in now.seen.nodes)

@@ -17,8 +17,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hoplite_ray.cli.cluster.places import Cluster, find
-from hoplite_ray.cli.live.flows import Look, followed, look_at, nodes_of, transfers_of, trees_of
+from hoplite_ray.cli.cluster.places import Cluster, find_cluster
+from hoplite_ray.cli.live.flows import (
+    Snapshot,
+    follow_view,
+    nodes_of,
+    take_snapshot,
+    transfers_of,
+    trees_of,
+)
 from hoplite_ray.errors import HopliteError
 
 if TYPE_CHECKING:
@@ -26,10 +33,10 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
 _PAGE = Path(__file__).with_name("web.html")
-_GONE_MAX = 100  # nodes that are told of after they have left: a page has no room for more
-_END_S = 0.5  # for a look that is under way when Ctrl-C comes, and would else be waited for
-_STALE_LOOKS = 10  # intervals after which an earlier look says nothing of how fast it is now
-# A page of another site may have the browser ask a name that it lets point here (DNS rebinding).
+_GONE_MAX = 100  # nodes that stay on the page after they have left; it has no room for more
+_END_S = 0.5  # for a request that is under way at Ctrl-C; then the server ends without it
+_STALE_LOOKS = 10  # intervals after which an earlier snapshot gives no rates any more
+# Against DNS rebinding: another site may let a name of its own point to 127.0.0.1.
 _OUR_NAMES = ("127.0.0.1", "localhost")
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -50,7 +57,7 @@ class NoPortError(HopliteError):
     """The port is another program's."""
 
 
-def web(asked: argparse.Namespace) -> int:
+def web(arguments: argparse.Namespace) -> int:
     """Show what is under way in a browser, until Ctrl-C."""
     try:
         import aiohttp.web  # noqa: F401
@@ -59,58 +66,58 @@ def web(asked: argparse.Namespace) -> int:
             "the page needs the package aiohttp: pip install 'hoplite_ray[web]'; "
             "hoplite-ray top does without it"
         ) from None
-    cluster = find(asked, timeout_s=asked.timeout_s / 2)
-    watch = Watch(cluster, interval_s=asked.interval_s, timeout_s=asked.timeout_s / 2)
+    cluster = find_cluster(arguments, timeout_s=arguments.timeout_s / 2)
+    watch = Watch(cluster, interval_s=arguments.interval_s, timeout_s=arguments.timeout_s / 2)
     with suppress(KeyboardInterrupt):
-        asyncio.run(_serve(watch, asked.port))
+        asyncio.run(_serve(watch, arguments.port))
     return 0
 
 
 class Watch:
-    """The state of the page: one look for all requests of an interval.
+    """The state of the page: one snapshot for all requests of an interval.
 
-    It remembers the nodes that have left and the last feeding edges of each node, so that a relay
-    that died is still drawn in its place until its tree has ended.
+    It remembers the nodes that have left and the last feeding edges of each node. So the page
+    draws a dead relay in its place until its tree has ended.
     """
 
     def __init__(self, cluster: Cluster, *, interval_s: float, timeout_s: float) -> None:
         self.interval_s = interval_s
         self._cluster = cluster
         self._timeout_s = timeout_s
-        self._turn = asyncio.Lock()
-        self._before: Look | None = None
-        self._told: dict[str, Any] = {}
-        self._told_s = 0.0
+        self._lock = asyncio.Lock()
+        self._before: Snapshot | None = None
+        self._document: dict[str, Any] = {}
+        self._document_s = 0.0
         self._gone: dict[str, dict[str, Any]] = {}
         self._fed_by: dict[str, list[dict[str, Any]]] = {}
 
-    async def told(self) -> dict[str, Any]:
-        """Return the newest look as one document, taking another if it is time."""
-        async with self._turn:
-            age_s = time.monotonic() - self._told_s
-            if not self._told or age_s >= self.interval_s:
-                await self._look(is_fresh=age_s < _STALE_LOOKS * self.interval_s)
-            return self._told
+    async def document(self) -> dict[str, Any]:
+        """Return the newest snapshot as one document; take another one after each interval."""
+        async with self._lock:
+            age_s = time.monotonic() - self._document_s
+            if not self._document or age_s >= self.interval_s:
+                await self._refresh(is_fresh=age_s < _STALE_LOOKS * self.interval_s)
+            return self._document
 
-    async def _look(self, *, is_fresh: bool) -> None:
-        now = await look_at(self._cluster, timeout_s=self._timeout_s)
-        self._cluster = followed(self._cluster, now)
+    async def _refresh(self, *, is_fresh: bool) -> None:
+        now = await take_snapshot(self._cluster, timeout_s=self._timeout_s)
+        self._cluster = follow_view(self._cluster, now)
         if self._before is not None:
-            self._note_gone(self._before, now)
+            self._record_gone(self._before, now)
         before = self._before if self._before is not None and is_fresh else now
         transfers = transfers_of(before, now)
-        last_heard = self._last_heard(now, transfers)
-        self._before, self._told_s = now, time.monotonic()
-        self._told = {
+        last_edges = self._last_edges(now, transfers)
+        self._before, self._document_s = now, time.monotonic()
+        self._document = {
             "cluster": self._cluster.name,
             "interval_s": self.interval_s,
             "view_epoch": now.seen.view.epoch,
             "nodes": [*nodes_of(before, now), *self._gone.values()],
             "transfers": transfers,
-            "trees": trees_of([*transfers, *last_heard]),
+            "trees": trees_of([*transfers, *last_edges]),
         }
 
-    def _note_gone(self, before: Look, now: Look) -> None:
+    def _record_gone(self, before: Snapshot, now: Snapshot) -> None:
         here = {node.node_id for node in now.seen.nodes}
         for node, row in zip(before.seen.nodes, nodes_of(before, before), strict=True):
             if node.node_id not in here:
@@ -123,13 +130,13 @@ class Watch:
             del self._gone[oldest]
             self._fed_by.pop(oldest, None)
 
-    def _last_heard(self, now: Look, transfers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _last_edges(self, now: Snapshot, transfers: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the last feeding edges of nodes that no longer answer, in trees that still run."""
-        said: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        edges: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in transfers:
-            said[row["receiver"]].append(row)
+            edges[row["receiver"]].append(row)
         answering = {f"{node.node_id:x}" for node in now.seen.nodes if node.answers}
-        self._fed_by |= {node: said[node] for node in answering}
+        self._fed_by |= {node: edges[node] for node in answering}
         under_way = {(row["target_id"], row["stripe"]) for row in transfers}
         return [
             {**row, "bytes_per_s": None, "last_heard": True}
@@ -148,7 +155,7 @@ async def _serve(watch: Watch, port: int) -> None:
 
     @http.middleware
     async def guard(request: http.Request, handler: Handler) -> http.StreamResponse:
-        why = _why_refused(request, token)
+        why = _refusal(request, token)
         if why is not None:
             response: http.StreamResponse = http.Response(status=403, text=why)
         else:
@@ -160,7 +167,7 @@ async def _serve(watch: Watch, port: int) -> None:
         return http.Response(text=_PAGE.read_text(), content_type="text/html")
 
     async def look(_: http.Request) -> http.Response:
-        return http.json_response(await watch.told())
+        return http.json_response(await watch.document())
 
     application = http.Application(middlewares=[guard])
     application.add_routes([http.get("/", page), http.get("/look", look)])
@@ -182,7 +189,7 @@ async def _serve(watch: Watch, port: int) -> None:
         await runner.cleanup()
 
 
-def _why_refused(request: http.Request, token: str) -> str | None:
+def _refusal(request: http.Request, token: str) -> str | None:
     if request.host.rpartition(":")[0] not in _OUR_NAMES and request.host not in _OUR_NAMES:
         return "refused: this page is at 127.0.0.1 or localhost, whatever name led here\n"
     if not hmac.compare_digest(request.query.get("token", "").encode(), token.encode()):

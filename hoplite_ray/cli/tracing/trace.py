@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hoplite_ray.cli.cluster.survey import look
+from hoplite_ray.cli.cluster.survey import find_and_survey
 from hoplite_ray.cli.cluster.tables import columns, size
-from hoplite_ray.cli.tracing.lives import Memory, Moment, life_of, memories
+from hoplite_ray.cli.tracing.history import Memory, Moment, ask_memories, object_history
 from hoplite_ray.errors import ControlError
 
 _WIDTH = 64  # of a time-line
 
-# Each kind of moment: its mark on a time-line, and what it is in words. A mark of two signs is of a
-# length of time, and of its end. Kinds without a mark are not drawn: other kinds say the same.
+# Each kind of moment: its mark on a time line, and its text. A mark of two characters draws a time
+# span and its end. Kinds without a mark are not drawn, because other kinds show the same.
 _KINDS: dict[str, tuple[str, str]] = {
     "reserved": ("", "has room for {size}, as process {process} asked {for} before"),
     "sealed": ("P", "put by process {process}: {size}, to be read from now on"),
@@ -55,29 +55,29 @@ _LEGEND = (
 )
 
 
-def trace(asked: argparse.Namespace) -> int:
-    """Print one object's life; 0 if every node has told what it remembers."""
-    cluster, seen = look(asked)
+def trace(arguments: argparse.Namespace) -> int:
+    """Print one object's life; returns 0 if every node has answered."""
+    cluster, seen = find_and_survey(arguments)
     nodes = [node for node in seen.nodes if node.answers]
     missing = [f"{node}: {node.why}" for node in seen.nodes if not node.answers]
-    told = []
-    answers = memories(cluster, nodes, asked.object, timeout_s=asked.timeout_s * 0.2)
+    memories = []
+    answers = ask_memories(cluster, nodes, arguments.object, timeout_s=arguments.timeout_s * 0.2)
     for node, answer in zip(nodes, answers, strict=True):
         if isinstance(answer, ControlError):
             missing.append(f"{node}: {answer}")
         else:
-            told.append(answer)
-    moments = life_of(asked.object, told)
-    if asked.json:
-        sys.stdout.write(json.dumps(_document(moments, told, missing)) + "\n")
+            memories.append(answer)
+    moments = object_history(arguments.object, memories)
+    if arguments.json:
+        sys.stdout.write(json.dumps(_document(moments, memories, missing)) + "\n")
     else:
-        sys.stdout.write("\n".join(_page(moments, told)) + "\n")
+        sys.stdout.write("\n".join(_page(moments, memories)) + "\n")
         sys.stdout.writelines(f"not asked: {line}\n" for line in missing)
     return 1 if missing else 0
 
 
 def _document(
-    moments: Sequence[Moment], told: Sequence[Memory], missing: list[str]
+    moments: Sequence[Moment], memories: Sequence[Memory], missing: list[str]
 ) -> dict[str, Any]:
     began_s = _began_s(moments)
     rows = []
@@ -93,11 +93,11 @@ def _document(
         "object_id": _object_id(moments),
         "began_s": time.time() - (time.monotonic() - began_s),
         "clock_error_ms": {
-            f"{memory.node.node_id:x}": memory.clock_error_s * 1e3 for memory in told
+            f"{memory.node.node_id:x}": memory.clock_error_s * 1e3 for memory in memories
         },
         "forgotten_until_ms": {
             f"{memory.node.node_id:x}": (memory.whole_since_s - began_s) * 1e3
-            for memory in told
+            for memory in memories
             if memory.whole_since_s is not None
         },
         "moments": rows,
@@ -105,13 +105,13 @@ def _document(
     }
 
 
-def _page(moments: Sequence[Moment], told: Sequence[Memory]) -> list[str]:
+def _page(moments: Sequence[Moment], memories: Sequence[Memory]) -> list[str]:
     began_s = _began_s(moments)
     ended_s = max(moment.at_s for moment in moments)
     at = time.strftime("%H:%M:%S", time.localtime(time.time() - (time.monotonic() - began_s)))
-    error_s = max(memory.clock_error_s for memory in told)
+    error_s = max(memory.clock_error_s for memory in memories)
     lines = [
-        f"object {_object_id(moments)}: {len(moments)} moments of {len(told)} nodes, "
+        f"object {_object_id(moments)}: {len(moments)} moments of {len(memories)} nodes, "
         f"over {_length(ended_s - began_s)} from {at} on",
         f"clocks of the nodes are compared to ± {_length(error_s)}: moments of two nodes that are "
         "closer than that may be in the other order",
@@ -123,7 +123,7 @@ def _page(moments: Sequence[Moment], told: Sequence[Memory]) -> list[str]:
     lines += [
         f"node {memory.node.node_id:x} has forgotten what was before "
         f"{_length(memory.whole_since_s - began_s)}"
-        for memory in told
+        for memory in memories
         if memory.whole_since_s is not None and memory.whole_since_s > began_s
     ]
     return lines
@@ -161,7 +161,7 @@ def _words(moment: Moment) -> str:
 
 
 def _time_lines(moments: Sequence[Moment], began_s: float, ended_s: float) -> list[str]:
-    """One line per node, of the same time: waits below transfers, and moments above both."""
+    """Draw a line for each node on one time scale: moments over transfers over waits."""
     scale = (_WIDTH - 1) / max(ended_s - began_s, 1e-9)
 
     def place(at_s: float) -> int:

@@ -17,7 +17,7 @@ from hoplite_ray.control.client import ControlClient
 from hoplite_ray.control.view import Member
 from hoplite_ray.errors import ControlError, InvalidArgumentError
 
-ROWS_MAX = 100_000  # 10 MB on the wire, and the longest turn that a node may spend on telling
+ROWS_MAX = 100_000  # 10 MB on the wire, and the longest turn that a node may spend on a list
 _ROWS_PER_MESSAGE = 1000  # some 60 to 100 bytes each; gRPC refuses messages over 4 MiB
 _OBJECTS_NAMED = 100  # of those that keep a node from being drained
 _PROBES_AT_ONCE_MAX = 64  # of 1024 members with 8 rails: well below the limit of open files
@@ -28,8 +28,8 @@ _CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 _STATUS = Path("/proc/self/status")
 
 
-class Administered(Protocol):
-    """The part of NativeNode that is asked."""
+class AdministeredNode(Protocol):
+    """The part of NativeNode that `Administration` uses."""
 
     def stats(self) -> dict[str, int]:
         """Return the published counters by name."""
@@ -53,11 +53,11 @@ class Administered(Protocol):
 
 
 class Administration:
-    """Answers for one life of a node. One event loop owns it."""
+    """Answers for one incarnation of a node. One event loop owns it."""
 
     def __init__(
         self,
-        native: Administered,
+        native: AdministeredNode,
         *,
         directory: Path,
         arena_bytes: int,
@@ -94,7 +94,7 @@ class Administration:
 
     async def probe(self, others: Sequence[Member], timeout_s: float) -> pb.Probes:
         """Try every address of `others` at once."""
-        timeout_s = _within(timeout_s, _PROBE_TIMEOUT_MAX_S)
+        timeout_s = _clamp(timeout_s, _PROBE_TIMEOUT_MAX_S)
         turns = asyncio.Semaphore(_PROBES_AT_ONCE_MAX)
 
         async def one(member: Member) -> pb.Probe:
@@ -136,13 +136,13 @@ class Administration:
         Raises:  ControlError if that is no beginning of an id.
         """
         try:
-            told = await asyncio.to_thread(self._native.moments, object_id, digits)
+            memory = await asyncio.to_thread(self._native.moments, object_id, digits)
         except InvalidArgumentError as error:
             raise ControlError(str(error)) from error
-        moments = [pb.Moment(**each) for each in told.pop("moments")]
-        return pb.Traced(moments=moments, now_ns=time.monotonic_ns(), **told)
+        moments = [pb.Moment(**each) for each in memory.pop("moments")]
+        return pb.Traced(moments=moments, now_ns=time.monotonic_ns(), **memory)
 
-    def begin_to_drain(self) -> None:
+    def begin_drain(self) -> None:
         """Move what is held only here to other nodes, from now on. Idempotent."""
         self.is_draining = True
         self._native.drain()
@@ -150,13 +150,13 @@ class Administration:
     async def drain(self, timeout_s: float) -> pb.DrainReply:
         """Wait until nothing is held only here.
 
-        Returns: what is left when `timeout_s` is over. The counters decide, and not the event
-                 that the node announces it by, which may have come before this call. So may what
-                 they say have: those count that were published after it.
+        Returns: the objects that are left at `timeout_s`. The counters decide, because the node's
+                 own event may come before this call. Only counters that the node publishes after
+                 this call count.
         """
-        deadline_s = time.monotonic() + _within(timeout_s, _DRAIN_TIMEOUT_MAX_S)
+        deadline_s = time.monotonic() + _clamp(timeout_s, _DRAIN_TIMEOUT_MAX_S)
         turns_before = self._native.stats()["turns"]
-        self._native.drain()  # it does, but is awake now: at the end of this turn it publishes
+        self._native.drain()  # idempotent: it wakes the reactor, which then publishes its counters
         while True:
             stats = self._native.stats()
             is_new = stats["turns"] != turns_before
@@ -165,8 +165,8 @@ class Administration:
             if is_new and time.monotonic() >= deadline_s:
                 break  # the caller's own limit ends the wait for a node that takes no turn
             await asyncio.sleep(_DRAIN_LOOK_S)
-        told = await asyncio.to_thread(self._native.objects, ROWS_MAX)
-        left = [pb.Object(**each) for each in told if each["sole"]]
+        rows = await asyncio.to_thread(self._native.objects, ROWS_MAX)
+        left = [pb.Object(**each) for each in rows if each["sole"]]
         return pb.DrainReply(sole_copies=stats["sole_copies"], left=left[:_OBJECTS_NAMED])
 
     async def _control_failure(self, member: Member, timeout_s: float) -> str:
@@ -205,5 +205,5 @@ async def _rail_failure(rail: str, timeout_s: float) -> str:
     return ""
 
 
-def _within(timeout_s: float, most_s: float) -> float:
+def _clamp(timeout_s: float, most_s: float) -> float:
     return min(max(timeout_s, 0.0), most_s)

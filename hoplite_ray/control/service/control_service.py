@@ -13,12 +13,12 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.control.auth import CHALLENGE_KEY, METADATA_KEY, OtherTimeError, Verifier
+from hoplite_ray.control.auth import CHALLENGE_KEY, METADATA_KEY, StaleProofError, Verifier
 from hoplite_ray.control.client import KEEPALIVE_MS, NoQuorumError, UnlikeError
 from hoplite_ray.control.methods import METHODS, SERVICE
 from hoplite_ray.control.service.administration import Administration
 from hoplite_ray.control.service.health import Health
-from hoplite_ray.control.service.patience import Patience
+from hoplite_ray.control.service.request_timeout import RequestTimeout
 from hoplite_ray.control.tls import Tls
 from hoplite_ray.control.view import NodeKey, member_from_proto
 from hoplite_ray.control.views.membership import Membership
@@ -38,7 +38,7 @@ class ControlService:
         self._verifier = Verifier(secret, now_s=time.monotonic())
         self._tls = Tls.from_environment()
         self._administration = administration
-        self._joining: Membership | None = None
+        self._voting_membership: Membership | None = None
         self._membership: Membership | None = None
         self._health = Health()
         # One port is one node's: without this, two processes may share it and split its calls.
@@ -50,12 +50,12 @@ class ControlService:
                 ("grpc.server_handshake_timeout_ms", _GREETING_MS),
                 ("grpc.max_connection_idle_ms", _IDLE_MS),
             ),
-            interceptors=(Patience(),),
+            interceptors=(RequestTimeout(),),
             maximum_concurrent_rpcs=_CONCURRENT_CALLS_MAX,
         )
 
     async def start(self, listen: str) -> str:
-        """Open `listen` ("ip:port", port 0: any) and return the address it got.
+        """Listen on `listen` ("ip:port", port 0: any); return the address with its port.
 
         Raises:  SystemFailureError if the address can't be had.
         """
@@ -68,27 +68,27 @@ class ControlService:
         if self._tls is None:
             port = self._grpc.add_insecure_port(listen)
         else:
-            port = self._grpc.add_secure_port(listen, self._tls.at_the_node())
+            port = self._grpc.add_secure_port(listen, self._tls.node_credentials())
         await self._grpc.start()
         return f"{listen.rpartition(':')[0]}:{port}"
 
-    def introduce(self, membership: Membership) -> None:
-        """Let the member vote; a caller of an earlier incarnation then learns of this one."""
-        self._joining = membership
+    def let_vote(self, membership: Membership) -> None:
+        """Let the member vote. A caller that asks for an earlier incarnation learns of this one."""
+        self._voting_membership = membership
 
-    def open(self, membership: Membership) -> None:
-        """Answer from now on; until now every other call was told to come again."""
-        self._joining = self._membership = membership
+    def accept_calls(self, membership: Membership) -> None:
+        """Answer all calls. Before this, calls other than votes get an error: ask again."""
+        self._voting_membership = self._membership = membership
         self._health.open()
 
-    def say_shortage(self, why: str) -> None:
-        """Say whether views can be committed; work that is sent here may wait for one."""
-        self._health.say_shortage(why)
+    def set_shortage(self, why: str) -> None:
+        """Report why views can't be committed; "" if they can. New work may wait for a view."""
+        self._health.set_shortage(why)
 
     def drain(self) -> None:
-        """Drain this life of the node, as an earlier one was asked to."""
+        """Drain this incarnation of the node, as an operator has asked an earlier one."""
         self._health.drain()
-        self._administration.begin_to_drain()
+        self._administration.begin_drain()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, and end the others after `grace_s`."""
@@ -102,31 +102,31 @@ class ControlService:
 
         async def answer(encoded: bytes, context: grpc.aio.ServicerContext) -> Message:
             try:
-                reply: Message = await act(self._checked(name, encoded, context))
+                reply: Message = await act(self._verify(name, encoded, context))
             except ControlError as error:
                 await _refuse(context, error)
             return reply
 
-        async def answers(
+        async def stream_answers(
             encoded: bytes, context: grpc.aio.ServicerContext
         ) -> AsyncIterator[Message]:
             try:
-                async for reply in act(self._checked(name, encoded, context)):
+                async for reply in act(self._verify(name, encoded, context)):
                     yield reply
             except ControlError as error:
                 await _refuse(context, error)
 
         if method.streams:
-            return grpc.unary_stream_rpc_method_handler(answers, response_serializer=encode)
+            return grpc.unary_stream_rpc_method_handler(stream_answers, response_serializer=encode)
         return grpc.unary_unary_rpc_method_handler(answer, response_serializer=encode)
 
-    def _checked(self, name: str, encoded: bytes, context: grpc.aio.ServicerContext) -> Message:
+    def _verify(self, name: str, encoded: bytes, context: grpc.aio.ServicerContext) -> Message:
         """Return the request once its proof holds."""
         metadata = dict(context.invocation_metadata() or ())
         given = metadata.get(METADATA_KEY)
         try:
             self._verifier.check(name, encoded, given, now_s=time.monotonic())
-        except OtherTimeError as error:
+        except StaleProofError as error:
             raise _UnprovenError(str(error), challenge=error.challenge) from None
         except UnauthenticatedError as error:
             raise _UnprovenError(str(error)) from None
@@ -136,53 +136,55 @@ class ControlService:
             raise ControlError(f"{name}: the request can't be decoded: {error}") from None
 
     @property
-    def _joined(self) -> Membership:
+    def _joined_membership(self) -> Membership:
         if self._membership is None:
             raise ControlError("this node has not joined yet; ask again")
         return self._membership
 
     async def _Join(self, request: pb.JoinRequest) -> pb.View:
         joiner = member_from_proto(request.member)
-        view = await self._joined.admit(joiner, passed_on=request.passed_on)
+        view = await self._joined_membership.admit(joiner, passed_on=request.passed_on)
         return view.to_proto()
 
     async def _Leave(self, request: pb.LeaveRequest) -> pb.View:
-        return (await self._joined.dismiss(_key(request))).to_proto()
+        return (await self._joined_membership.dismiss(_key(request))).to_proto()
 
     async def _ReportDeath(self, request: pb.DeathReport) -> pb.View:
-        view = await self._joined.hear_of_death(_key(request), reporter=request.reporter)
+        view = await self._joined_membership.handle_death_report(
+            _key(request), reporter=request.reporter
+        )
         return view.to_proto()
 
     async def _Confirm(self, request: pb.ConfirmRequest) -> pb.Confirmation:
-        membership = self._joining or self._joined
+        membership = self._voting_membership or self._joined_membership
         node_id, incarnation = membership.own.key
-        confirmed = membership.confirms(_key(request))
+        confirmed = membership.is_over(_key(request))
         return pb.Confirmation(node_id=node_id, incarnation=incarnation, confirmed=confirmed)
 
     async def _Vote(self, request: pb.VoteRequest) -> pb.VoteReply:
-        membership = self._joining or self._joined
+        membership = self._voting_membership or self._joined_membership
         own = membership.own.key
         if own != _key(request):
             return Vote().to_proto(own)
         return (await membership.vote(VoteRequest.from_proto(request))).to_proto(own)
 
     async def _WatchView(self, request: pb.WatchRequest) -> AsyncIterator[pb.View]:
-        async for view in self._joined.views(request.known_epoch):
+        async for view in self._joined_membership.views(request.known_epoch):
             yield view.to_proto()
 
     async def _Stats(self, request: pb.StatsRequest) -> pb.StatsReply:
-        node_id, incarnation = self._joined.own.key
+        node_id, incarnation = self._joined_membership.own.key
         counters = self._administration.counters()
-        counters["has_quorum"] = int(not self._joined.shortage)
+        counters["has_quorum"] = int(not self._joined_membership.shortage)
         return pb.StatsReply(node_id=node_id, incarnation=incarnation, counters=counters)
 
     async def _Describe(self, request: pb.DescribeRequest) -> pb.Description:
-        description = self._administration.describe(self._joined.own)
-        description.shortage = self._joined.shortage
+        description = self._administration.describe(self._joined_membership.own)
+        description.shortage = self._joined_membership.shortage
         return description
 
     async def _Probe(self, request: pb.ProbeRequest) -> pb.Probes:
-        own, members = self._joined.own, self._joined.view.members
+        own, members = self._joined_membership.own, self._joined_membership.view.members
         others = [member for member in members if member != own]
         return await self._administration.probe(others, request.timeout_ms / 1000)
 
@@ -198,7 +200,7 @@ class ControlService:
         return await self._administration.trace(request.object_id, request.digits)
 
     async def _Drain(self, request: pb.DrainRequest) -> pb.DrainReply:
-        own, asked = self._joined.own.key, _key(request)
+        own, asked = self._joined_membership.own.key, _key(request)
         if asked != own:
             raise ControlError(
                 f"Drain is for node {asked[0]:x}/{asked[1]}, and {own[0]:x}/{own[1]} answers here; "
@@ -214,7 +216,7 @@ def _connections_max() -> int:
 
 
 def _check_free(listen: str) -> None:
-    """Have the kernel say why an address can't be had: gRPC says it to its own log only."""
+    """Raise the kernel's reason if an address can't be had: gRPC writes it to its log only."""
     address, _, port = listen.rpartition(":")
     try:
         [(family, kind, protocol, _, name), *_] = socket.getaddrinfo(

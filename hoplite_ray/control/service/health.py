@@ -43,28 +43,28 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc_heal
         self._has_ended = False
 
     def open(self) -> None:
-        """Say that the node is a member."""
+        """Report that the node is a member."""
         self._set(dict.fromkeys(self._statuses, _Status.SERVING))
-        self._place()
+        self._update_placement()
 
     def drain(self) -> None:
-        """Say that new objects belong elsewhere."""
+        """Report that new objects belong elsewhere."""
         self._is_draining = True
-        self._place()
+        self._update_placement()
 
-    def say_shortage(self, why: str) -> None:
-        """Say that new objects belong elsewhere while the view can't change."""
+    def set_shortage(self, why: str) -> None:
+        """Report that new objects belong elsewhere while `why` is not empty."""
         self._is_short = bool(why)
-        self._place()
+        self._update_placement()
 
-    def _place(self) -> None:
+    def _update_placement(self) -> None:
         if self._statuses[SERVICE] != _Status.SERVING:
             return
         is_good = not (self._is_draining or self._is_short)
         self._set({PLACEMENT: _Status.SERVING if is_good else _Status.NOT_SERVING})
 
     def end(self) -> None:
-        """Say that the node leaves; every watch ends with that word."""
+        """Report that the node leaves; every watch ends with NOT_SERVING."""
         self._has_ended = True
         self._set(dict.fromkeys(self._statuses, _Status.NOT_SERVING))
 
@@ -95,13 +95,13 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc_heal
                 f"{_WATCHERS_MAX} watch this node's health already; use Check",
             )
         self._watchers += 1
-        said = None
+        last_status = None
         try:
             while True:
                 changed, is_last = self._changed, self._has_ended
                 status = self._statuses.get(request.service, _Status.SERVICE_UNKNOWN)
-                if status != said:
-                    said = status
+                if status != last_status:
+                    last_status = status
                     yield _Status(status=status)
                 if is_last:
                     return

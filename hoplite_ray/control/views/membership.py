@@ -42,7 +42,7 @@ _ENTER_S = 15.0  # a cluster that has just lost its proposer answers after _UNRE
 _UNREACHABLE_S = 3.0
 # A report without a second one: all members need less time to see a death by themselves.
 _UNCONFIRMED_S = 10.0
-_LOOK_S = 2.0  # between looks into the store: two small calls to Ray's GCS, or one to a member
+_POLL_S = 2.0  # between looks into the store: two small calls to Ray's GCS, or one to a member
 _CHANGE_ATTEMPTS_MAX = 100  # tries; each lost race means that another proposer made progress
 
 
@@ -60,27 +60,23 @@ class Membership:
     ) -> None:
         self.own = own
         self.view = View()
-        self.told_dead = asyncio.Event()
+        self.declared_dead = asyncio.Event()
         self.shortage = ""  # why no view can be committed as seen from here; empty if one can
         self._calls = calls
         self._on_view = on_view
         self._on_shortage = on_shortage
         self._voter = Voter()
-        self._is_stored = (
-            store is not None
-        )  # a stored view is read by nodes that come when all have gone
+        self._is_stored = store is not None  # True if views outlast all members, as with Ray
         self._store = store or VotedViews(own, calls=calls, vote=self.vote)
         self._dead: set[NodeKey] = set()
-        self._reports: dict[
-            NodeKey, dict[int, float]
-        ] = {}  # the reporters, and since when each says so
-        self._leaving = False
-        self._one_change = asyncio.Lock()
+        self._reports: dict[NodeKey, dict[int, float]] = {}  # by reporter, the time of its report
+        self._is_leaving = False
+        self._change_lock = asyncio.Lock()
         self._changed = asyncio.Event()  # set once, then replaced, at each change of view or dead
 
-    # ---- what this node itself wants
+    # ---- for this node itself
 
-    async def enter(self, ask: Sequence[str] = ()) -> View:
+    async def join(self, ask: Sequence[str] = ()) -> View:
         """Become a member, through the addresses in `ask` or the members in the view store.
 
         Returns: the view that has this node; a first node makes it itself.
@@ -99,7 +95,7 @@ class Membership:
             if not addresses:
                 return await self._change(lambda view: view.with_member(self.own))
             refusals = {}
-            view = await self._ask(addresses, refusals)
+            view = await self._ask_to_join(addresses, refusals)
             if view is not None:
                 self._adopt(view)
                 return view
@@ -116,7 +112,9 @@ class Membership:
         keys = [each.key for each in gone]
         return await self._change(lambda view: view.without(*keys).with_member(self.own))
 
-    async def _ask(self, addresses: list[str], refusals: dict[str, ControlError]) -> View | None:
+    async def _ask_to_join(
+        self, addresses: list[str], refusals: dict[str, ControlError]
+    ) -> View | None:
         """Ask at each address to be let in, at the next one before the last one has answered.
 
         Returns: the first view that has this node; None without one, and `refusals` says why.
@@ -149,8 +147,8 @@ class Membership:
 
     async def leave(self) -> None:
         """Leave; the other members hear of it from the next view."""
-        self._leaving = True
-        if self.told_dead.is_set() or not (self._is_stored or self._watched()):
+        self._is_leaving = True
+        if self.declared_dead.is_set() or not (self._is_stored or self._oldest_other()):
             return  # the view has no place for it, or no member is left to tell
         proposer = self._proposer()
         if proposer != self.own:
@@ -173,10 +171,10 @@ class Membership:
         """Follow the view and have the dead removed, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
-            tasks.create_task(self._bury())
-            tasks.create_task(self._look())
+            tasks.create_task(self._remove_dead())
+            tasks.create_task(self._poll_store())
 
-    # ---- what other nodes ask
+    # ---- for other nodes
 
     async def admit(self, joiner: Member, *, passed_on: bool) -> View:
         """Let `joiner` in, or have the proposer do it.
@@ -199,41 +197,41 @@ class Membership:
         return await self._calls.join(proposer.control, joiner, passed_on=True)
 
     async def dismiss(self, key: NodeKey) -> View:
-        """Let that member go.
+        """Remove a member that leaves.
 
         Raises:  ControlError if the member itself does not say that it leaves.
         """
         proposer = self._proposer()
         if proposer.key not in (self.own.key, key):
             raise ControlError(f"{self.own} is not the oldest; ask {proposer}")
-        if self.view.has(key) and not await self._is_said_by(key, key[0]):
+        if self.view.has(key) and not await self._is_confirmed_by(key, key[0]):
             raise ControlError(
                 f"node {key[0]:x}/{key[1]} does not say that it leaves; "
                 "a node leaves by its own word"
             )
         return await self._change(lambda view: view.without(key))
 
-    async def hear_of_death(self, key: NodeKey, *, reporter: int) -> View:
-        """Take note that the member `reporter` has seen that life of a node end.
+    async def handle_death_report(self, key: NodeKey, *, reporter: int) -> View:
+        """Record that the member `reporter` has seen that incarnation of a node end.
 
         Raises:  ControlError if the reporter itself does not say so.
         """
         if key == self.own.key:
             raise ControlError(f"{self.own} is alive")
-        if self._may_report(key, reporter) and not await self._is_said_by(key, reporter):
+        if self._may_report(key, reporter) and not await self._is_confirmed_by(key, reporter):
             raise ControlError(
                 f"node {reporter:x} does not say that node {key[0]:x}/{key[1]} is dead; "
                 "a member reports only what it has seen itself"
             )
-        self._note_report(key, reporter)
+        self._record_report(key, reporter)
         if self._proposer() == self.own:
-            await self._examine(key, reporter)
+            await self._weigh_report(key, reporter)
             return await self._change(lambda view: view.without(*self._dead))
         return self.view
 
-    def confirms(self, key: NodeKey) -> bool:
+    def is_over(self, key: NodeKey) -> bool:
         """Return whether this node says that an incarnation is over."""
-        return self._leaving if key == self.own.key else key in self._dead
+        return self._is_leaving if key == self.own.key else key in self._dead
 
     async def vote(self, request: VoteRequest) -> Vote:
         """Answer whether the candidate's view may follow `request.base`.
@@ -259,8 +257,8 @@ class Membership:
         if request.proposal is None and candidate != self.own:
             older = base.members[: base.members.index(candidate)]
             for member in older:
-                if await self._is_said_by(member.key, candidate.node_id):
-                    self._note_report(member.key, candidate.node_id)
+                if await self._is_confirmed_by(member.key, candidate.node_id):
+                    self._record_report(member.key, candidate.node_id)
             if base != self.view:  # it has changed meanwhile
                 return Vote(newer=self.view)
             if self._proposer() in older:
@@ -279,12 +277,12 @@ class Membership:
             else:
                 await changed.wait()
 
-    # ---- how
+    # ---- helpers
 
     def _proposer(self) -> Member:
         return next((m for m in self.view.members if m.key not in self._dead), self.own)
 
-    def _watched(self) -> Member | None:
+    def _oldest_other(self) -> Member | None:
         others = (m for m in self.view.members if m.key not in self._dead and m != self.own)
         return next(others, None)
 
@@ -297,25 +295,25 @@ class Membership:
         ids = [member.node_id for member in self.view.members]
         return self.view.has(key) and reporter in ids and reporter not in (key[0], self.own.node_id)
 
-    async def _is_said_by(self, key: NodeKey, teller: int) -> bool:
-        """Ask the member `teller` itself whether an incarnation is over.
+    async def _is_confirmed_by(self, key: NodeKey, reporter: int) -> bool:
+        """Ask the member `reporter` itself whether an incarnation is over.
 
         The cluster's secret proves that a caller is a member, and not which member it is: any
         member could name another one as the reporter. A known report is not asked for again.
         """
-        if teller in self._reports.get(key, {}):
+        if reporter in self._reports.get(key, {}):
             return True
-        member = next((each for each in self.view.members if each.node_id == teller), None)
+        member = next((each for each in self.view.members if each.node_id == reporter), None)
         if member is None:
             return False
         try:
-            return await self._calls.confirms(member, key)
+            return await self._calls.confirm_death(member, key)
         except ControlError as error:
             _logger.info("%s does not confirm that node %x/%d is over: %s", member, *key, error)
             return False
 
-    def _note_report(self, key: NodeKey, reporter: int) -> None:
-        """Weigh what the member `reporter` says; what it said before counts from then on."""
+    def _record_report(self, key: NodeKey, reporter: int) -> None:
+        """Record a member's report of a death. A repeated report keeps the time of its first."""
         if not self._may_report(key, reporter):
             return
         now_s = asyncio.get_running_loop().time()
@@ -326,8 +324,8 @@ class Membership:
         if len(reporters) > 1:
             self.mark_dead(key)
 
-    async def _examine(self, key: NodeKey, reporter: int) -> None:
-        """Come to an own verdict on what only `reporter` says of that life of a node."""
+    async def _weigh_report(self, key: NodeKey, reporter: int) -> None:
+        """Decide about a death that only `reporter` has seen."""
         members = {member.node_id: member for member in self.view.members}
         if reporter not in self._reports.get(key, {}) or key in self._dead:
             return
@@ -342,15 +340,15 @@ class Membership:
             self.mark_dead(key if is_mutual and is_younger else accuser.key)
 
     def _is_unconfirmed(self, key: NodeKey, reporter: int) -> bool:
-        """Return whether `reporter` has said so for long, without a second member."""
+        """Return True if `reporter` is still the only reporter after `_UNCONFIRMED_S`."""
         since_s = self._reports.get(key, {}).get(reporter, math.inf)
         return asyncio.get_running_loop().time() - since_s > _UNCONFIRMED_S
 
     async def _change(self, edit: Callable[[View], View]) -> View:
         """Commit `edit` of the newest view, unless that changes nothing."""
-        async with self._one_change:
+        async with self._change_lock:
             for _ in range(_CHANGE_ATTEMPTS_MAX):
-                if self.told_dead.is_set():
+                if self.declared_dead.is_set():
                     raise ControlError(f"{self.own} is no member any more; ask another")
                 base = self.view
                 members = edit(base).members
@@ -359,14 +357,14 @@ class Membership:
                 try:
                     decided = await self._store.commit(base, View(base.epoch + 1, members))
                 except NoQuorumError as error:
-                    self._say_shortage(str(error))
+                    self._set_shortage(str(error))
                     raise
                 self._adopt(decided)
                 if decided.members == members:
                     return decided
         raise ControlError("the view changed faster than it could be read; ask again")
 
-    def _say_shortage(self, why: str) -> None:
+    def _set_shortage(self, why: str) -> None:
         if bool(why) != bool(self.shortage):
             if why:
                 _logger.error("the view can't change: %s", why)
@@ -384,26 +382,26 @@ class Membership:
         self.view = view
         self._dead &= {member.key for member in view.members}
         self._reports.clear()  # a member that still sees a death reports it again
-        self._calls.keep({member.control for member in view.members})
+        self._calls.keep_only({member.control for member in view.members})
         _logger.info("view %d: %s", view.epoch, ", ".join(map(str, view.members)))
         if view.has(self.own.key):
-            self._say_shortage("")
+            self._set_shortage("")
             self._on_view(view)
-        elif was_member and not self._leaving:
-            self.told_dead.set()
+        elif was_member and not self._is_leaving:
+            self.declared_dead.set()
         self._notify()
 
     async def _follow(self) -> None:
         """Watch the oldest other member, and change to the next when that changes."""
         while True:
             changed = self._changed
-            target = self._watched()
+            target = self._oldest_other()
             if target is None:
                 await changed.wait()
                 continue
             watch = asyncio.create_task(self._watch(target))
             try:
-                while self._watched() == target and not watch.done():
+                while self._oldest_other() == target and not watch.done():
                     wake = asyncio.create_task(self._changed.wait())
                     try:
                         await asyncio.wait({watch, wake}, return_when=asyncio.FIRST_COMPLETED)
@@ -437,7 +435,7 @@ class Membership:
                 _logger.warning("can't watch %s: %s", target, error)
             await asyncio.sleep(_RETRY_S)
 
-    async def _bury(self) -> None:
+    async def _remove_dead(self) -> None:
         """Have every dead member removed from the view, by the proposer or as the proposer."""
         while True:
             changed = self._changed
@@ -457,23 +455,23 @@ class Membership:
                             )
                         )
             except NoQuorumError as error:
-                self._say_shortage(str(error))
+                self._set_shortage(str(error))
             except ControlError as error:
                 _logger.info("the death of %s is not in the view yet: %s", dead, error)
             if any(self.view.has(key) for key in dead):
                 await asyncio.sleep(_RETRY_S * (1 + random.random()))
 
-    async def _look(self) -> None:
-        """Look into the store from time to time, until cancelled."""
+    async def _poll_store(self) -> None:
+        """Read the view store every `_POLL_S` or so, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S * (0.5 + random.random()))
+            await asyncio.sleep(_POLL_S * (0.5 + random.random()))
             try:
                 self._adopt(await self._store.read(self.view))
             except ControlError as error:  # no answer, or a stored value that is no view
-                self._say_shortage(str(error))
+                self._set_shortage(str(error))
             else:
                 if not any(member.key in self._dead for member in self.view.members):
-                    self._say_shortage("")
+                    self._set_shortage("")
 
 
 def _all_unreachable(refusals: dict[str, ControlError]) -> bool:

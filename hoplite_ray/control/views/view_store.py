@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from hoplite_ray.control.client import AnotherLifeError, ControlClient, NoQuorumError
+from hoplite_ray.control.client import ControlClient, NoQuorumError, OtherIncarnationError
 from hoplite_ray.control.view import Member, View
 from hoplite_ray.control.voting import NO_BALLOT, Ballot, Vote, VoteRequest
 from hoplite_ray.errors import ControlError
@@ -122,7 +122,7 @@ class VotedViews:
             if promises.newer is not None:
                 return promises.newer
             if promises.is_quorum:
-                chosen = promises.accepted or proposal
+                chosen = promises.accepted_view or proposal
                 accepted = await self._ask_all(VoteRequest(base, ballot, chosen))
                 if accepted.newer is not None:
                     return accepted.newer
@@ -188,14 +188,14 @@ class _Votes:
     def add_answer(self, voter: Member, answer: asyncio.Task[Vote]) -> None:
         try:
             self.add(voter, answer.result())
-        except AnotherLifeError as error:
+        except OtherIncarnationError as error:
             self.ended.add(voter)
             self._why[voter] = str(error)
         except ControlError as error:
             self._why[voter] = str(error)
 
     @property
-    def accepted(self) -> View | None:
+    def accepted_view(self) -> View | None:
         """The proposal of the highest ballot that a voter has accepted."""
         return self._accepted and self._accepted[1]
 
@@ -219,15 +219,15 @@ class _Votes:
         reasons = [f"{member}: {why}" for member, why in self._why.items()]
         if len(reasons) > _REASONS_MAX:
             reasons[_REASONS_MAX:] = [f"and {len(reasons) - _REASONS_MAX} more"]
-        told = f"({'; '.join(reasons)})"
+        reasons_text = f"({'; '.join(reasons)})"
         if 2 * len(self._answered) > count:
             return ControlError(
-                f"the members of view {epoch} disagree on who is alive; wait {told}"
+                f"the members of view {epoch} disagree on who is alive; wait {reasons_text}"
             )
         return NoQuorumError(
             f"only {len(self._answered)} of the {count} members of view {epoch} answer, and a next "
             f"one takes {count // 2 + 1}; bring the others back, or end this node and start it "
-            f"again beside those that go on {told}"
+            f"again beside those that go on {reasons_text}"
         )
 
 

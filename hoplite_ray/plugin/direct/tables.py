@@ -15,35 +15,35 @@ from hoplite_ray.plugin.seams import direct as direct_seams
 
 NAMES = frozenset({"HOPLITE", "HOPLITE_NUMPY"})
 
-_changing = threading.RLock()
+_lock = threading.RLock()
 _can_read = False
 _has_joined = False
 
 
-def read() -> None:
+def enable_reading() -> None:
     """Let this process read values that the transports carry, on whatever way they come."""
     global _can_read
-    with _changing:
+    with _lock:
         if not _can_read:
-            direct_seams.readers_fetch(NAMES)
+            direct_seams.make_readers_fetch(NAMES)
         _can_read = True
 
 
-def join() -> None:
+def register() -> None:
     """Add the transports to Ray's table: torch's where torch is."""
     global _has_joined
     if _has_joined:
         return
-    with _changing:
+    with _lock:
         if _has_joined:
             return
         import numpy as np
 
         from hoplite_ray.plugin.direct import transport
 
-        read()
-        direct_seams.on_pickling(NAMES, transport.begin, transport.stand_in)
-        direct_seams.on_put_of_nothing(NAMES, _refuse)
+        enable_reading()
+        direct_seams.replace_pickling(NAMES, transport.begin_pickling, transport.stand_in)
+        direct_seams.refuse_empty_puts(NAMES, _refuse)
         direct_seams.nest_pending(NAMES, transport.NOTHING)
         direct_seams.forget_failures(NAMES)
         register_tensor_transport("hoplite_numpy", ["cpu"], transport.NumpyTransport, np.ndarray)

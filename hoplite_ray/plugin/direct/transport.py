@@ -48,7 +48,7 @@ class Route:
     def arrays(self) -> list[Any]:
         """Return the arrays, which are fetched once."""
         if self._arrays is None:
-            with direct_seams.others_may_unpickle():
+            with direct_seams.let_others_unpickle():
                 self._arrays = PendingValue(self.object_id, self.incarnation).result(None)
         return self._arrays
 
@@ -65,7 +65,7 @@ class _Pickling(threading.local):
 _pickling = _Pickling()
 
 
-def begin() -> None:
+def begin_pickling() -> None:
     """Note that this thread begins to pickle a value for a transport."""
     need_flag()
     _pickling.route = Route.new()
@@ -121,7 +121,7 @@ class StoreTransport(TensorTransportManager):
     name: ClassVar[str]
 
     def __init__(self) -> None:
-        self._under_way: weakref.WeakSet[Fetch] = weakref.WeakSet()
+        self._fetches: weakref.WeakSet[Fetch] = weakref.WeakSet()
 
     def tensor_transport_backend(self) -> str:
         return self.name
@@ -184,7 +184,7 @@ class StoreTransport(TensorTransportManager):
         known: Carried = tensor_transport_metadata
         pending = PendingValue(known.object_id, known.incarnation) if known.object_id else None
         fetch = Fetch(obj_id, [], pending, target_buffers)
-        self._under_way.add(fetch)
+        self._fetches.add(fetch)
         return fetch
 
     def wait_fetch_complete(self, fetch_request: Any, timeout: float = -1) -> list[Any]:
@@ -216,7 +216,7 @@ class StoreTransport(TensorTransportManager):
 
     def abort_transport(self, obj_id: str, between: CommunicatorMetadata) -> None:
         """Cancel all fetches of the object that are under way in this process."""
-        for each in list(self._under_way):
+        for each in list(self._fetches):
             if each.obj_id == obj_id:
                 each.cancel()
 

@@ -33,7 +33,7 @@ from ray.util.collective.types import (
 
 from hoplite_ray.errors import InvalidArgumentError, LayoutMismatchError
 from hoplite_ray.plugin.groups.operation import Operation
-from hoplite_ray.plugin.groups.roster import Meeting, Roster
+from hoplite_ray.plugin.groups.roster import CollectiveMeeting, Roster
 from hoplite_ray.plugin.process import job_options
 from hoplite_ray.values import layout as refs
 from hoplite_ray.values.dtypes import memory_step
@@ -56,22 +56,22 @@ class Collective(BaseGroup):
     def __init__(self, world_size: int, rank: int, name: str) -> None:
         """Meet the other members.
 
-        Raises: like `Meeting.members`; CollectiveError if a member dies meanwhile.
+        Raises: like `CollectiveMeeting.meet`; CollectiveError if a member dies meanwhile.
         """
         super().__init__(world_size, rank, name)
         self._others = [each for each in range(world_size) if each != rank]
-        self._begun: Counter[tuple[int, ...]] = Counter()  # operations of all, and of each pair
+        self._operation_counts: Counter[tuple[int, ...]] = Counter()  # of all; and of each pair
         self._acknowledged: dict[int, bytes] = {}
-        meeting = Meeting(name, rank, world_size)
-        self._roster = Roster(name, rank, meeting.members(_MEET_S))
+        meeting = CollectiveMeeting(name, rank, world_size)
+        self._roster = Roster(name, rank, meeting.meet(_MEET_S))
         try:
             with self._operation("joining", -1, timeout_s=_MEET_S) as joining:
-                self._settle(joining)
+                self._synchronize(joining)
         except BaseException:
             self._roster.close()
             raise
         if rank == 0:
-            meeting.adjourn()
+            meeting.remove_list()
 
     @classmethod
     def backend(cls) -> str:
@@ -101,7 +101,7 @@ class Collective(BaseGroup):
             if self.rank == 0:
                 operation.reduce(self._ids(operation, "source"), "sum of", op, everywhere=True)
             self._fill(operation, array, "sum of")
-            self._settle(operation)
+            self._synchronize(operation)
 
     def reduce(self, tensor: Any, reduce_options: Any = ReduceOptions) -> None:
         op, timeout_s = _OPS[reduce_options.reduceOp], _timeout_s(reduce_options)
@@ -139,7 +139,7 @@ class Collective(BaseGroup):
             values = operation.get(self._ids(operation, "source"))
             for rank, value in enumerate(values):
                 _copy(targets[rank], value, f"what rank {rank} gives")
-            self._settle(operation)
+            self._synchronize(operation)
 
     def reducescatter(
         self, tensor: Any, tensor_list: Any, reducescatter_options: Any = ReduceScatterOptions
@@ -154,11 +154,11 @@ class Collective(BaseGroup):
             ids = self._ids(operation, f"source for {self.rank}")
             operation.reduce(ids, f"sum for {self.rank} of", op)
             self._fill(operation, array, f"sum for {self.rank} of")
-            self._settle(operation)
+            self._synchronize(operation)
 
     def barrier(self, barrier_options: Any = BarrierOptions) -> None:
         with self._operation("barrier", timeout_s=_timeout_s(barrier_options)) as operation:
-            self._settle(operation)
+            self._synchronize(operation)
 
     def send(self, tensor: Any, send_options: Any = SendOptions) -> None:
         """Send, and return when the other member has received it."""
@@ -179,14 +179,14 @@ class Collective(BaseGroup):
     def _operation(self, what: str, *pair: int, timeout_s: float) -> Iterator[Operation]:
         """Run the group's next operation, or one between two members, and delete its objects."""
         self._roster.check()
-        self._begun[pair] += 1
-        number = self._begun[pair]
+        self._operation_counts[pair] += 1
+        number = self._operation_counts[pair]
         operation = Operation(self._roster, f"{what} {number}", (pair, number), timeout_s)
         try:
-            with self._roster.tell_errors(f"{what} {number}"):
+            with self._roster.report_errors(f"{what} {number}"):
                 yield operation
         finally:
-            operation.clear()
+            operation.delete_objects()
 
     def _ids(self, operation: Operation, what: str) -> dict[int, bytes]:
         return {rank: operation.id(what, rank) for rank in range(self.world_size)}
@@ -196,7 +196,7 @@ class Collective(BaseGroup):
         (value,) = operation.get({rank: operation.id(what, rank)})
         _copy(array, value, f"the {what.split()[0]} at rank {rank}")
 
-    def _settle(self, operation: Operation) -> None:
+    def _synchronize(self, operation: Operation) -> None:
         """Wait until all members have come here: no member needs an object any more then."""
         if self.rank == 0:
             self._await(operation, *self._others)
@@ -217,7 +217,7 @@ class Collective(BaseGroup):
                 self._roster.record_released(last)
 
     def _await(self, operation: Operation, *ranks: int) -> None:
-        operation.await_acknowledged({rank: (rank, self.rank) for rank in ranks})
+        operation.await_acknowledgements({rank: (rank, self.rank) for rank in ranks})
 
     def _one_each(self, tensors: Any) -> list[Any]:
         if len(tensors) != self.world_size:

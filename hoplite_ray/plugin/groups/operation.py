@@ -54,12 +54,12 @@ class Operation:
         )
         for rank, source in sources.items():
             pending.await_source(rank, source)
-        self._results([pending], [])
+        self._wait_results([pending], [])
 
     def get(self, ids: Mapping[int, bytes]) -> list[Any]:
         """Return the values of the objects that these ranks put."""
         pending = [self._store.begin_get(each) for each in ids.values()]
-        return [each.value for each in self._results(pending, list(ids))]
+        return [each.value for each in self._wait_results(pending, list(ids))]
 
     def acknowledge(self, of: int, to: int) -> bytes:
         """Tell member `to` that member `of` needs nothing of it; `to` deletes the object."""
@@ -67,13 +67,13 @@ class Operation:
         self._put(object_id, _ACKNOWLEDGED)
         return object_id
 
-    def await_acknowledged(self, pairs: Mapping[int, tuple[int, int]]) -> None:
-        """Wait for the acknowledgements of other members; `clear` deletes them."""
+    def await_acknowledgements(self, pairs: Mapping[int, tuple[int, int]]) -> None:
+        """Wait for the acknowledgements of other members; `delete_objects` deletes them."""
         ids = {rank: self.id("acknowledged", *pair) for rank, pair in pairs.items()}
         self._to_delete += ids.values()
         self.get(ids)
 
-    def clear(self) -> None:
+    def delete_objects(self) -> None:
         """Delete the objects that are this member's to delete."""
         for object_id in self._to_delete:
             with suppress(HopliteError):  # its node is gone, and so is the object
@@ -84,19 +84,19 @@ class Operation:
         pending = self._store.begin_put(object_id, value)
         try:
             while not pending.wait(_LOOK_S):  # for memory
-                self._look([pending], [])
+                self._check_progress([pending], [])
         except BaseException:
             pending.cancel()
             raise
         pending.result()
 
-    def _results(self, pending: Sequence[Pending[Any]], ranks: Sequence[int]) -> list[Any]:
+    def _wait_results(self, pending: Sequence[Pending[Any]], ranks: Sequence[int]) -> list[Any]:
         """Return the results of `pending`, each of which one of `ranks` makes."""
         try:
             while pending:
-                ended = pending[0].wait_beside(pending, _LOOK_S)
+                ended = pending[0].wait_all(pending, _LOOK_S)
                 if ended is None:
-                    self._look(pending, ranks)
+                    self._check_progress(pending, ranks)
                     continue
                 if ended < len(pending):
                     pending[ended].result()
@@ -107,7 +107,7 @@ class Operation:
                 each.cancel()
             raise
 
-    def _look(self, pending: Sequence[Pending[Any]], ranks: Sequence[int]) -> None:
+    def _check_progress(self, pending: Sequence[Pending[Any]], ranks: Sequence[int]) -> None:
         """Raise if a member has failed or the time is up."""
         self._roster.check()
         if time.monotonic() < self._deadline:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import ray
 
-from hoplite_ray.base.threads import begin
+from hoplite_ray.base.threads import run_in_thread
 from hoplite_ray.errors import ControlError, HopliteError
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
@@ -43,19 +43,19 @@ class RayRendezvous:
     async def set(self, key: str, value: bytes) -> None:
         """Keep a value."""
         record = self._own[key] = self._owner.encode() + _ENDS + value
-        await wrap_future(_begin(lambda: self._values.write(self._key(key), record)))
-        _begin(self._tidy)
+        await wrap_future(_submit(lambda: self._values.write(self._key(key), record)))
+        _submit(self._remove_dead)
 
     async def get(self, key: str) -> bytes | None:
         """Return the value, or None while there is none."""
-        record = await wrap_future(_begin(lambda: self._values.read(self._key(key))))
+        record = await wrap_future(_submit(lambda: self._values.read(self._key(key))))
         return None if record is None else record.partition(_ENDS)[2]
 
     def close(self) -> None:
         """Remove the records that this process has set and no other has replaced; don't wait."""
         own, self._own = self._own, {}
         if own:
-            _begin(lambda: self._remove(own))
+            _submit(lambda: self._remove(own))
 
     def _remove(self, own: dict[str, bytes]) -> None:
         with suppress(ControlError):  # the cluster has gone, and its table with it
@@ -66,7 +66,7 @@ class RayRendezvous:
         if self._values.read(at) == record:
             self._values.remove(at)
 
-    def _tidy(self) -> None:
+    def _remove_dead(self) -> None:
         """Remove records of dead processes, a few at a time."""
         with suppress(HopliteError):  # the cluster has gone, or this process has left it
             keys = self._values.keys(_ALL)
@@ -81,12 +81,12 @@ class RayRendezvous:
 
     def _is_dead(self, record: bytes) -> bool:
         worker, _, ray_node_id = record.partition(_ENDS)[0].decode().partition("@")
-        with seams.staying(self._connection):
+        with seams.stay_connected(self._connection):
             return not seams.is_worker_alive(worker, ray_node_id)
 
     def _key(self, key: str) -> str:
         return f"{self._prefix}/{quote(key, safe='')}"
 
 
-def _begin(work: Callable[[], T]) -> Future[T]:
-    return begin(work, "hoplite-rendezvous")
+def _submit(work: Callable[[], T]) -> Future[T]:
+    return run_in_thread(work, "hoplite-rendezvous")

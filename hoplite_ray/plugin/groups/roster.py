@@ -35,7 +35,7 @@ from hoplite_ray.errors import (
     InvalidArgumentError,
     NodeLostError,
 )
-from hoplite_ray.pending import Pending, Received
+from hoplite_ray.pending import Pending, ReceivedObject
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.process.sharing import deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
@@ -53,7 +53,7 @@ _EXPLAIN_S = 5.0  # of waiting for Ray to know of a death that this package's no
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class CollectiveMember:
     """One process, by the entry that it has written."""
 
     nonce: str
@@ -66,7 +66,7 @@ class Member:
         return seams.is_worker_alive(self.worker, self.ray_node_id)
 
 
-class Meeting:
+class CollectiveMeeting:
     """The joining of one member; see the module."""
 
     def __init__(self, name: str, rank: int, world_size: int) -> None:
@@ -76,11 +76,11 @@ class Meeting:
         self._values = table.KeyValues(context.gcs_address)
         # Groups belong to a namespace, like the named actors of create_collective_group.
         self._prefix = f"{_ALL}{quote(context.namespace, safe='')}/{quote(name, safe='')}"
-        self._me = Member(
+        self._me = CollectiveMember(
             secrets.token_hex(16), world_size, seams.this_worker(), context.get_node_id()
         )
 
-    def members(self, timeout_s: float) -> list[Member]:
+    def meet(self, timeout_s: float) -> list[CollectiveMember]:
         """Meet the other members; all of them return the same list, by rank.
 
         Raises: GetTimeoutError naming the ranks that have not come; InvalidArgumentError if members
@@ -89,7 +89,7 @@ class Meeting:
         deadline = time.monotonic() + timeout_s
         try:
             self._write_entry(seen="")
-            self._tidy()
+            self._remove_dead()
             while True:
                 if self._rank == 0:
                     self._write_list()
@@ -105,7 +105,7 @@ class Meeting:
             if self._read_entry(self._rank)[0] in (None, self._me):
                 self._values.remove(self._key(self._rank))
 
-    def adjourn(self) -> None:
+    def remove_list(self) -> None:
         """Remove the list, which all members have read."""
         self._values.remove(f"{self._prefix}/list")
 
@@ -118,7 +118,7 @@ class Meeting:
             record = [is_agreed, [asdict(each) for each in members]]
             self._values.write(f"{self._prefix}/list", json.dumps(record).encode())
 
-    def _read_list(self) -> tuple[list[Member], bool]:
+    def _read_list(self) -> tuple[list[CollectiveMember], bool]:
         for rank in {0, self._rank}:
             there, _ = self._read_entry(rank)
             if there is None and rank == self._rank:
@@ -138,9 +138,9 @@ class Meeting:
                 )
         stored = self._values.read(f"{self._prefix}/list")
         is_agreed, members = json.loads(stored) if stored else (False, [])
-        return [Member(**each) for each in members], is_agreed
+        return [CollectiveMember(**each) for each in members], is_agreed
 
-    def _tidy(self) -> None:
+    def _remove_dead(self) -> None:
         """Remove what dead processes have left, of any group, a few keys at a time."""
         with suppress(HopliteError):  # what does not answer is asked again by the meeting itself
             keys = self._values.keys(_ALL)
@@ -166,24 +166,24 @@ class Meeting:
         if self._values.read(self._key(self._rank)) != entry.encode():
             self._values.write(self._key(self._rank), entry.encode())
 
-    def _read_entry(self, rank: int) -> tuple[Member | None, str]:
+    def _read_entry(self, rank: int) -> tuple[CollectiveMember | None, str]:
         stored = self._values.read(self._key(rank))
         if stored is None:
             return None, ""
         member, seen = json.loads(stored)
-        return Member(**member), seen
+        return CollectiveMember(**member), seen
 
     def _key(self, rank: int) -> str:
         return f"{self._prefix}/{rank}"
 
 
-def _writer_of(stored: bytes) -> Member:
+def _writer_of(stored: bytes) -> CollectiveMember:
     """Return the member that has written an entry; of a list it is rank 0."""
     first, second = json.loads(stored)
-    return Member(**(first if isinstance(first, dict) else second[0]))
+    return CollectiveMember(**(first if isinstance(first, dict) else second[0]))
 
 
-def epoch_of(members: list[Member]) -> str:
+def epoch_of(members: list[CollectiveMember]) -> str:
     """Return a name that only this meeting of a group has."""
     text = json.dumps([asdict(each) for each in members])
     return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
@@ -192,14 +192,14 @@ def epoch_of(members: list[Member]) -> str:
 class Roster:
     """The members of one group that have met, until one of them fails. Any thread may use it."""
 
-    def __init__(self, name: str, rank: int, members: list[Member]) -> None:
+    def __init__(self, name: str, rank: int, members: list[CollectiveMember]) -> None:
         self.name = name
         self.rank = rank
         self._members = members
         self._epoch = bytes.fromhex(epoch_of(members))
         self._here = attachment()
         self._notice_id = self.id("notice")
-        self._has_noticed = False
+        self._has_put_notice = False
         self._failure = ""
         self._notice = self._await_notice()
         self._closing = threading.Event()
@@ -243,7 +243,7 @@ class Roster:
             try:
                 self._failure = bytes(self._notice.result().value).decode()
             except NodeLostError:
-                self._notice = self._await_notice()  # of the node's next life
+                self._notice = self._await_notice()  # of the restarted node
         if not self._failure:
             return
         raise CollectiveError(
@@ -252,7 +252,7 @@ class Roster:
         )
 
     @contextmanager
-    def tell_errors(self, what: str) -> Iterator[None]:
+    def report_errors(self, what: str) -> Iterator[None]:
         """Tell all members of an error in the body, which does `what`.
 
         Raises: CollectiveError, which names the member, if the cause is a dead member.
@@ -270,30 +270,30 @@ class Roster:
                 time.sleep(_MEET_EVERY_S)
             self._put_notice(self._describe_dead() or f"{what} failed at rank {self.rank}: {error}")
             if is_ours:
-                self._raise_noticed(error)
+                self._raise_notice(error)
             raise
 
     def close(self) -> None:
         """End the watch, and delete the notice if this member has put it."""
         self._closing.set()
         self._notice.cancel()
-        if self._has_noticed:
+        if self._has_put_notice:
             self.delete(self._notice_id)
 
-    def _raise_noticed(self, error: BaseException) -> None:
+    def _raise_notice(self, error: BaseException) -> None:
         self._notice.wait(_EXPLAIN_S)
         try:
             self.check()
         except CollectiveError as noticed:
             raise noticed from error
 
-    def _await_notice(self) -> Pending[Received]:
+    def _await_notice(self) -> Pending[ReceivedObject]:
         return self._here.store.begin_get(self._notice_id)
 
     def _put_notice(self, text: str) -> None:
         """Put the notice, unless another member has."""
         self.record_owned(self._notice_id)
-        self._has_noticed = True
+        self._has_put_notice = True
         with suppress(HopliteError):  # DuplicateObjectError as a rule
             data = np.frombuffer(text.encode(), np.uint8)
             deadline = deadline_in(_EXPLAIN_S)

@@ -3,5 +3,5 @@
 The room may use process/, steward_client/ and seams/.
 It makes arrays, fetches their values, and answers the operators of Python, numpy and torch.
 Start with `Array` in array.py.
-fetching.py brings the bytes; holding.py makes this process known to the stewards of its arrays.
+fetching.py brings the bytes; borrowing.py makes this process known to the stewards of its arrays.
 """

@@ -13,9 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hoplite_ray.errors import HopliteError
+from hoplite_ray.plugin.handle.borrowing import register_borrow
 from hoplite_ray.plugin.handle.fetching import PendingValue, in_thread, put_async_of
-from hoplite_ray.plugin.handle.holding import hold
-from hoplite_ray.plugin.handle.leaves import converted, copied, read_only, to_numpy, to_tensor
+from hoplite_ray.plugin.handle.leaves import (
+    copy_leaf,
+    map_leaves,
+    to_numpy,
+    to_read_only,
+    to_tensor,
+)
 from hoplite_ray.plugin.handle.operators import Operators
 from hoplite_ray.plugin.handle.writable import Writable
 from hoplite_ray.plugin.process import ids
@@ -91,13 +97,13 @@ class Array(Operators):
     @property
     def shape(self) -> tuple[int, ...]:
         """Extents; of a dict, list or tuple there are none."""
-        self._need_one("shape", AttributeError)
+        self._require_array("shape", AttributeError)
         return self._layout.shape
 
     @property
     def dtype(self) -> Any:
         """numpy's dtype of a numpy array, torch's of a tensor."""
-        self._need_one("dtype", AttributeError)
+        self._require_array("dtype", AttributeError)
         return self._layout.dtype
 
     @property
@@ -115,12 +121,12 @@ class Array(Operators):
 
     @property
     def T(self) -> Any:
-        self._need_one("T", AttributeError)
-        return self._shown().T
+        self._require_array("T", AttributeError)
+        return self._view().T
 
     def __len__(self) -> int:
         if not self._layout.is_array:
-            return len(self._shown())
+            return len(self._view())
         if not self.shape:
             raise TypeError("len() of an array without dimensions")
         return self.shape[0]
@@ -132,17 +138,17 @@ class Array(Operators):
 
     def item(self, *index: int) -> Any:
         """One element as a Python number; without `index` the only one."""
-        self._need_one("item", TypeError)
-        return self._shown()[index].item() if index else self._only("item")
+        self._require_array("item", TypeError)
+        return self._view()[index].item() if index else self._scalar("item")
 
     def tolist(self) -> Any:
         """All elements as Python numbers in nested lists; containers stay what they are."""
-        return converted(self._shown(), lambda leaf: leaf.tolist())
+        return map_leaves(self._view(), lambda leaf: leaf.tolist())
 
     def copy(self) -> Any:
         """The value, the caller's own: what hop.get(a) returns."""
-        value = self._own()
-        return value if self._writing is None else converted(value, copied)
+        value = self._own_value()
+        return value if self._writing is None else map_leaves(value, copy_leaf)
 
     def numpy(self) -> Any:
         """The value, the caller's own, with numpy arrays in place of tensors.
@@ -150,14 +156,14 @@ class Array(Operators):
         Raises: WrongTypeError for a tensor whose dtype numpy lacks; HopliteError without ml_dtypes,
                 which has bfloat16.
         """
-        return converted(self._own(), to_numpy)
+        return map_leaves(self._own_value(), to_numpy)
 
     def torch(self) -> Any:
         """The value, the caller's own, with tensors in place of numpy arrays.
 
         Raises: WrongTypeError for an array whose dtype torch lacks; HopliteError without torch.
         """
-        return converted(self._own(), to_tensor)
+        return map_leaves(self._own_value(), to_tensor)
 
     def prefetch(self) -> None:
         """Start to fetch the bytes to this node, so that the next use finds them here.
@@ -174,13 +180,13 @@ class Array(Operators):
         def unpin() -> None:
             prefetch.detach()  # `pending` goes, and its pin with it
 
-        pending.on_end(unpin)
+        pending.add_end_callback(unpin)
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        self._need_one("numpy array", TypeError)
-        array: npt.NDArray[Any] = to_numpy(self._own())
+        self._require_array("numpy array", TypeError)
+        array: npt.NDArray[Any] = to_numpy(self._own_value())
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
                 raise ValueError(f"{self!r} can't become {np.dtype(dtype)} without a copy")
@@ -189,8 +195,8 @@ class Array(Operators):
         return array.copy() if copy and is_shared else array
 
     def __dlpack__(self, **options: Any) -> Any:
-        self._need_one("DLPack", BufferError)
-        value = self._own()
+        self._require_array("DLPack", BufferError)
+        value = self._own_value()
         return value.__dlpack__(**{**options, "copy": None} if options.get("copy") else options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -198,9 +204,9 @@ class Array(Operators):
 
     def __await__(self) -> Generator[Any, None, Any]:
         """The value, the caller's own, as hop.get(a) returns it."""
-        return self._awaited().__await__()
+        return self._await_value().__await__()
 
-    async def _awaited(self) -> Any:
+    async def _await_value(self) -> Any:
         pending = await asyncio.to_thread(self.begin)
         return await pending.result_async(None)
 
@@ -210,20 +216,20 @@ class Array(Operators):
         spare = None if self._spare is None else Encoded(self._layout, [memoryview(self._spare)])
         return PendingValue(self._object_id, self._incarnation, deadline=deadline, spare=spare)
 
-    def _own(self) -> Any:
+    def _own_value(self) -> Any:
         """Return the caller's own value; of an unsealed `empty` the memory itself."""
         writing = self._writing
         return self.begin().result(None) if writing is None else writing.value
 
-    def _shown(self) -> Any:
+    def _view(self) -> Any:
         writing = self._writing
         if writing is not None:
             return writing.value
         if self._fetched is None:  # two threads may both fetch, and either result is right
-            self._fetched = converted(self._own(), read_only)
+            self._fetched = map_leaves(self._own_value(), to_read_only)
         return self._fetched
 
-    def _writable(self) -> Any:
+    def _writable_value(self) -> Any:
         writing = self._writing
         if writing is None:
             raise TypeError(
@@ -231,7 +237,7 @@ class Array(Operators):
             )
         return writing.value
 
-    def _need_one(self, wanted: str, kind: type[Exception]) -> None:
+    def _require_array(self, wanted: str, kind: type[Exception]) -> None:
         if not self._layout.is_array:
             raise kind(
                 f"{self!r} is no single array and has no {wanted}; take one that is in it by "
@@ -362,7 +368,7 @@ def _unpickled(
     decoded = Layout.from_bytes(layout)
     array = Array(object_id, incarnation, decoded, anchor, members=members, spare=spare)
     if anchor is not None:
-        hold(array)
+        register_borrow(array)
     return array
 
 

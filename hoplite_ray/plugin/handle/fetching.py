@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from hoplite_ray.errors import GetTimeoutError, NodeLostError, ObjectLostError
-from hoplite_ray.pending import Pending, Received, first_failure
+from hoplite_ray.pending import Pending, ReceivedObject, wait_for_failure
 from hoplite_ray.plugin.process.attachment import (
     TRIES,
     Attachment,
@@ -51,7 +51,7 @@ async def in_thread(
 async def retry(
     operation: Callable[[Store, float | None], Awaitable[T]], deadline: float | None
 ) -> T:
-    """Do it, and again in the node's next life if the node dies; all by `deadline`."""
+    """Call `operation`, and again for the next node if a node dies; all by `deadline`."""
     for tries_left in reversed(range(TRIES)):
         store = await in_thread(deadline, lambda: attachment(deadline).store_by(deadline))
         try:
@@ -112,7 +112,7 @@ class PendingValue:
             self._pending.cancel()
 
     @property
-    def pending(self) -> Pending[Received]:
+    def pending(self) -> Pending[ReceivedObject]:
         """The fetch of the current try."""
         return self._pending
 
@@ -145,7 +145,7 @@ class PendingValue:
         while True:
             try:
                 pending = self._pending
-                wait = pending.result_async if is_shown else pending.result_unseen
+                wait = pending.result_async if is_shown else pending.result_without_line
                 received = await wait(left_s(deadline))
                 if self._is_new(received, deadline, timeout_s):
                     return received.value
@@ -172,7 +172,9 @@ class PendingValue:
             raise RayObjectLostError(text, self._object_id.hex()) from None
         return decode(self._spare.layout.to_bytes(), bytearray().join(self._spare.data))
 
-    def _is_new(self, received: Received, deadline: float | None, timeout_s: float | None) -> bool:
+    def _is_new(
+        self, received: ReceivedObject, deadline: float | None, timeout_s: float | None
+    ) -> bool:
         """Return True if the bytes are of the handle's attempt or of a later one.
 
         Raises: GetTimeoutError at `deadline` if they are of an earlier attempt.
@@ -200,8 +202,8 @@ def results(fetches: Sequence[PendingValue], deadline: float | None) -> list[Any
     waiting = list(fetches)
     try:
         while len(waiting) > 1:
-            beside = [each for each in waiting if each.pending.is_beside(waiting[0].pending)]
-            failed = first_failure([each.pending for each in beside], left_s(deadline))
+            beside = [each for each in waiting if each.pending.is_of_same_store(waiting[0].pending)]
+            failed = wait_for_failure([each.pending for each in beside], left_s(deadline))
             for each in beside if failed is None else [beside[failed]]:
                 values[each] = each.result(left_s(deadline))
                 waiting.remove(each)

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray.errors import WrongTypeError
-from hoplite_ray.values.dtypes import imported, numpy_dtype
+from hoplite_ray.values.dtypes import import_optional, numpy_dtype
 
 
-def converted(value: Any, convert: Callable[[Any], Any]) -> Any:
+def map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
     """Return `value` with each of its arrays converted, in new containers of the same kinds."""
     if isinstance(value, dict):
-        return type(value)((key, converted(each, convert)) for key, each in value.items())
+        return type(value)((key, map_leaves(each, convert)) for key, each in value.items())
     if isinstance(value, list | tuple):
-        return type(value)(converted(each, convert) for each in value)
+        return type(value)(map_leaves(each, convert) for each in value)
     return convert(value)
 
 
-def read_only(leaf: Any) -> Any:
+def to_read_only(leaf: Any) -> Any:
     """Return a view that numpy refuses to write into; a tensor stays, because torch has none."""
     if isinstance(leaf, np.ndarray):
         leaf = leaf.view()
@@ -28,7 +28,7 @@ def read_only(leaf: Any) -> Any:
     return leaf
 
 
-def copied(leaf: Any) -> Any:
+def copy_leaf(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf.clone()
 
 
@@ -40,7 +40,7 @@ def to_numpy(leaf: Any) -> Any:
     """
     if isinstance(leaf, np.ndarray):
         return leaf
-    torch = imported("torch")
+    torch = import_optional("torch")
     if leaf.dtype is torch.bfloat16:
         return leaf.view(torch.int16).numpy().view(numpy_dtype("bfloat16"))
     try:
@@ -56,7 +56,7 @@ def to_tensor(leaf: Any) -> Any:
     """
     if not isinstance(leaf, np.ndarray):
         return leaf
-    torch = imported("torch")
+    torch = import_optional("torch")
     if leaf.dtype.name == "bfloat16":
         return torch.from_numpy(leaf.view(np.int16)).view(torch.bfloat16)
     try:

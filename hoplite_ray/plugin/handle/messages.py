@@ -41,4 +41,4 @@ class Bare:
 
 
 # The caller's result for a bare source: the handle, the ref of a task that makes it, or an error.
-Taken: TypeAlias = Array | list[Ref] | Exception
+BareResult: TypeAlias = Array | list[Ref] | Exception

@@ -16,29 +16,29 @@ _Unary = Callable[[Any], Any]
 _Binary = Callable[[Any, Any], Any]
 
 
-def plain(value: Any) -> Any:
+def unwrap(value: Any) -> Any:
     """Return the values in place of handles, also inside an index."""
     if isinstance(value, Operators):
-        return value._shown()
-    return tuple(map(plain, value)) if type(value) is tuple else value
+        return value._view()
+    return tuple(map(unwrap, value)) if type(value) is tuple else value
 
 
 def _unary(operate: _Unary) -> _Unary:
-    return lambda self: operate(self._shown())
+    return lambda self: operate(self._view())
 
 
 def _comparison(operate: _Binary) -> _Binary:
-    return lambda self, other: operate(self._shown(), plain(other))
+    return lambda self, other: operate(self._view(), unwrap(other))
 
 
 def _binary(operate: _Binary, store: _Binary) -> tuple[_Binary, _Binary, _Binary]:
     """Return an operator forwards, reflected, and in place."""
 
     def in_place(self: Any, other: Any) -> Any:
-        store(self._writable(), plain(other))
+        store(self._writable_value(), unwrap(other))
         return self
 
-    return _comparison(operate), lambda self, other: operate(plain(other), self._shown()), in_place
+    return _comparison(operate), lambda self, other: operate(unwrap(other), self._view()), in_place
 
 
 class Operators(ABC):
@@ -47,11 +47,11 @@ class Operators(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def _shown(self) -> Any:
+    def _view(self) -> Any:
         """Return the value, read-only if it is numpy's."""
 
     @abstractmethod
-    def _writable(self) -> Any:
+    def _writable_value(self) -> Any:
         """Return the value to write into. Raises: TypeError unless this is an unsealed `empty`."""
 
     @abstractmethod
@@ -88,35 +88,35 @@ class Operators(ABC):
     __invert__ = _unary(operator.invert)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._shown()[plain(key)]
+        return self._view()[unwrap(key)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._writable()[plain(key)] = plain(value)
+        self._writable_value()[unwrap(key)] = unwrap(value)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._shown())
+        return iter(self._view())
 
     def __contains__(self, value: Any) -> bool:
-        return plain(value) in self._shown()
+        return unwrap(value) in self._view()
 
     def __bool__(self) -> bool:
-        value = self._shown()
-        return bool(value) if isinstance(value, dict | list | tuple) else bool(self._only("bool"))
+        value = self._view()
+        return bool(value) if isinstance(value, dict | list | tuple) else bool(self._scalar("bool"))
 
     def __int__(self) -> int:
-        return int(self._only("int"))
+        return int(self._scalar("int"))
 
     def __float__(self) -> float:
-        return float(self._only("float"))
+        return float(self._scalar("float"))
 
     def __complex__(self) -> complex:
-        return complex(self._only("complex"))
+        return complex(self._scalar("complex"))
 
     def __index__(self) -> int:
-        return operator.index(self._only("index"))
+        return operator.index(self._scalar("index"))
 
-    def _only(self, wanted: str) -> Any:
-        value = self._shown()
+    def _scalar(self, wanted: str) -> Any:
+        value = self._view()
         if isinstance(value, dict | list | tuple) or len(value.reshape(-1)) != 1:
             raise TypeError(f"{self!r} has no one element to become {wanted}; index it first")
         return value.item()
@@ -126,7 +126,7 @@ class Operators(ABC):
         outputs = (inputs[0],) if method == "at" else options.get("out", ())
         for each in outputs:
             if isinstance(each, Operators):
-                each._writable()  # raises if it is sealed
+                each._writable_value()  # raises if it is sealed
         if "out" in options:
             options["out"] = tuple(map(_as_numpy, outputs))
         return getattr(ufunc, method)(*map(_as_numpy, inputs), **options)
@@ -138,14 +138,14 @@ class Operators(ABC):
         """Apply torch's functions: torch.stack([a, b]), tensor + a."""
         kwargs = kwargs or {}
         if isinstance(kwargs.get("out"), Operators):
-            kwargs["out"]._writable()
+            kwargs["out"]._writable_value()
         return function(*_as_torch(args), **_as_torch(kwargs))
 
 
 def _as_numpy(value: Any) -> Any:
     if not isinstance(value, Operators):
         return value
-    shown = value._shown()
+    shown = value._view()
     return shown if isinstance(shown, np.ndarray) else np.asarray(value)
 
 

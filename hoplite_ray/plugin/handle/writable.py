@@ -34,7 +34,7 @@ class Writable:
     ) -> None:
         self._here = here
         self._name = (object_id, incarnation)
-        self._sealing = threading.Lock()
+        self._seal_lock = threading.Lock()
         deadline = deadline_in(timeout_s)
         self._unsealed: Unsealed | None = here.store_by(deadline).empty(
             object_id, shape, dtype, kind=kind, incarnation=incarnation, timeout_s=left_s(deadline)
@@ -51,7 +51,7 @@ class Writable:
                 GetTimeoutError at `deadline`, after which it may be sealed again.
         """
         object_id, incarnation = self._name
-        with self._alone_by(deadline):
+        with self._seal_exclusively(deadline):
             if self._unsealed is None:
                 return
             if seams.connection() != self._here.connection:
@@ -61,7 +61,7 @@ class Writable:
                 )
             try:
                 self._unsealed.seal(left_s(deadline))
-            except NodeLostError:  # the memory is still here: put it into the node's next life
+            except NodeLostError:  # the memory is still here: put it into the restarted node
                 encoded = encode(self.value)
                 self._here.put(
                     object_id, encoded, incarnation=incarnation, timeout_s=left_s(deadline)
@@ -69,13 +69,14 @@ class Writable:
             self._unsealed = None
 
     @contextmanager
-    def _alone_by(self, deadline: float | None) -> Iterator[None]:
+    def _seal_exclusively(self, deadline: float | None) -> Iterator[None]:
         """Keep other threads from sealing in the body.
 
         Raises: GetTimeoutError if another thread still seals at `deadline`.
         """
         limit_s = left_s(deadline)
-        if not self._sealing.acquire(timeout=-1 if limit_s is None else min(limit_s, TIMEOUT_MAX)):
+        timeout_s = -1 if limit_s is None else min(limit_s, TIMEOUT_MAX)
+        if not self._seal_lock.acquire(timeout=timeout_s):
             raise GetTimeoutError(
                 f"object {short_name(self._name[0])} is being sealed by another thread, which its "
                 "node has not answered; raise timeout_s"
@@ -83,4 +84,4 @@ class Writable:
         try:
             yield
         finally:
-            self._sealing.release()
+            self._seal_lock.release()

@@ -1,8 +1,8 @@
 """The flag: `ray.init(runtime_env={"hoplite": {"arena_bytes": 2 << 30}})`.
 
-After an import of hoplite_ray, ray.init calls `expand` before Ray's own hooks (joining.py). Bad
-options raise there, at once. No environment variable names the hook, because child processes whose
-Python lacks the package would inherit it.
+After an import of hoplite_ray, ray.init calls `expand` before Ray's own hooks (import_hooks.py).
+Bad options raise there, at once. No environment variable names the hook, because child processes
+whose Python lacks the package would inherit it.
 
 `expand` removes the key, which Ray does not know. It gives every worker a setup function that hands
 the worker the options. That function travels by value: a worker whose Python lacks the package then

@@ -16,6 +16,6 @@ def accept(options: Mapping[str, object]) -> None:
         # Imported here, so that a private name of Ray that has moved is an error that is kept.
         from hoplite_ray.plugin.direct import tables
 
-        tables.read()
+        tables.enable_reading()
     except Exception as error:
         job_options.remember_error(error)

@@ -43,10 +43,10 @@ def choose(
         name = next((n for n, has in interfaces.items() if rays_address in has), "no interface")
         why = "Ray's own address of the node; the option rails takes others"
         return [Rail(rays_address, f"{name}: {why}")]
-    return [_within(network, interfaces) for network in networks_of(rails)]
+    return [_find_rail(network, interfaces) for network in networks_of(rails)]
 
 
-def _within(network: str, interfaces: Mapping[str, Sequence[str]]) -> Rail:
+def _find_rail(network: str, interfaces: Mapping[str, Sequence[str]]) -> Rail:
     within = ipaddress.ip_network(network)
     for name, addresses in interfaces.items():
         for address in addresses:

@@ -2,7 +2,7 @@
 
     RAY DIRECTORY/hoplite-<uid>-<wire version>-<end of the Ray node id>/    one per raylet and user
         start.lock      held while a process starts the node
-        life            the number of the node's lives
+        life            the node's newest incarnation
         node.json       written by the node when it is ready; node.sock beside it
         journal/        what each process owns (process/journal.py)
         node.log        the node's log; also in Ray's directory of logs, by this directory's name
@@ -72,7 +72,7 @@ class NodePlace:
 
 @dataclass(frozen=True, slots=True)
 class RunningNode:
-    """A node that answers: its socket, and the number of its life."""
+    """A node that runs: its socket and its incarnation."""
 
     socket: str
     incarnation: int
@@ -89,12 +89,12 @@ def running_node(place: NodePlace) -> RunningNode | None:
         record = json.loads((place.directory / "node.json").read_text())
     except FileNotFoundError:
         return None
-    with _free_of_nodes(place.directory) as is_free:
+    with _hold_if_free(place.directory) as is_free:
         return None if is_free else RunningNode(record["socket"], record["incarnation"])
 
 
-def _free_of_nodes(directory: Path) -> AbstractContextManager[bool]:
-    """Give True if no node process lives there; then none can begin in the body."""
+def _hold_if_free(directory: Path) -> AbstractContextManager[bool]:
+    """Yield True if no node process runs there; then none can start in the body."""
     return try_hold(directory / "node.lock")
 
 
@@ -115,9 +115,9 @@ def ensure_node(
             another release; NodeLostError if the node does not start, with its own last words, or
             if there is no room for it in place of `lost`.
     """
-    _refuse_guests(seams.raylet_user())
+    _refuse_other_user(seams.raylet_user())
     place.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _refuse_others(place.directory)
+    _refuse_foreign_directory(place.directory)
     place.directory.chmod(0o700)
     place.journals.mkdir(exist_ok=True, mode=0o700)
     values = table.KeyValues(ray.get_runtime_context().gcs_address)
@@ -125,9 +125,9 @@ def ensure_node(
         rails.choose(asked.rails, seams.node_address(), interfaces())
     if asked.data_tls == "on":
         Tls.for_data()
-    fixed = _agree(values, asked, origins or {})
+    fixed = _fix_options(values, asked, origins or {})
     try:
-        return _settle(place, lost, lambda: _start(place, values, fixed))
+        return _find_or_start(place, lost, lambda: _start(place, values, fixed))
     except ValueError as error:
         if lost is None:
             raise
@@ -141,19 +141,19 @@ def has_data_tls(asked: Config) -> bool:
     return bool(fixed.get("data_tls") == "on")
 
 
-def _settle(
+def _find_or_start(
     place: NodePlace, lost: RunningNode | None, start: Callable[[], RunningNode]
 ) -> RunningNode:
     """Return the node at `place`; call `start` if no process is there.
 
-    A process without a node is between two lives: wait for the next one.
+    A process whose node has ended starts the next incarnation: wait for it.
     """
     began = time.monotonic()
     while True:
-        with _only_one(place.directory / "start.lock"):
+        with _hold_start_lock(place.directory / "start.lock"):
             node = running_node(place)
             if node is None:
-                with _free_of_nodes(place.directory) as is_free:
+                with _hold_if_free(place.directory) as is_free:
                     pass
                 if is_free:
                     return replace(start(), is_new=True)
@@ -169,7 +169,7 @@ def _settle(
         time.sleep(0.01)
 
 
-def _refuse_guests(host: int) -> None:
+def _refuse_other_user(host: int) -> None:
     """Refuse a process of another user than Ray's: the node and its steward run as Ray's user."""
     if host != os.getuid():
         raise UnauthenticatedError(
@@ -179,8 +179,8 @@ def _refuse_guests(host: int) -> None:
         )
 
 
-def _refuse_others(directory: Path) -> None:
-    """Refuse a directory of another user: Ray has us put it where all users may write."""
+def _refuse_foreign_directory(directory: Path) -> None:
+    """Refuse a directory of another user, because all users may write in its parent."""
     owner = directory.lstat().st_uid
     if owner != os.getuid():
         raise UnauthenticatedError(
@@ -189,7 +189,7 @@ def _refuse_others(directory: Path) -> None:
         )
 
 
-def _agree(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) -> Config:
+def _fix_options(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) -> Config:
     """Fix the cluster's options, or compare `asked` with the fixed ones."""
     wanted = asked.explicit()
     stored = values.read("options")
@@ -202,7 +202,7 @@ def _agree(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) -
         }
         stored = values.put_if_absent("options", json.dumps({"options": wanted, **own}).encode())
     first = json.loads(stored)
-    _refuse_unlike(first)
+    _refuse_other_version(first)
     fixed: dict[str, object] = first["options"]
     for name, value in wanted.items():
         if fixed.get(name) != value:
@@ -215,8 +215,8 @@ def _agree(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) -
     return Config.from_options(fixed)
 
 
-def _refuse_unlike(first: dict[str, Any]) -> None:
-    """Refuse another wire version: in one view, such nodes would end each other's lives."""
+def _refuse_other_version(first: dict[str, Any]) -> None:
+    """Refuse another wire version: in one view, such nodes would take each other for dead."""
     wire = first.get("wire", 1)  # 1 for releases that write none
     if wire != _native.WIRE_VERSION:
         raise WireVersionMismatchError(
@@ -227,7 +227,7 @@ def _refuse_unlike(first: dict[str, Any]) -> None:
 
 
 def _start(place: NodePlace, values: table.KeyValues, options: Config) -> RunningNode:
-    incarnation = _next_life(place.directory)
+    incarnation = _next_incarnation(place.directory)
     secret_file = place.directory / "secret"
     replace_file(secret_file, values.put_if_absent("secret", secrets.token_hex(32).encode()))
     memory = Memory.read()
@@ -251,8 +251,8 @@ def _start(place: NodePlace, values: table.KeyValues, options: Config) -> Runnin
             command += ["--spill-directory", str(value)]
         elif name not in ("arena_bytes", "rails"):
             command += ["--option", f"{name}={value}"]
-    node = _run(place, command)
-    with _log(place).open("a") as log:
+    node = _spawn(place, command)
+    with _link_log(place).open("a") as log:
         now = time.strftime("%Y-%m-%d %H:%M:%S,000")
         for rail in chosen:
             text = f"rail at {rail.address} of {rail.why}"
@@ -277,9 +277,9 @@ def node_number(ray_node_id: str) -> int:
     return (int.from_bytes(digest, "big") >> 1) or 1
 
 
-def _run(place: NodePlace, command: list[str]) -> RunningNode:
-    """Run the node, and wait for it. It is no worker's child, so no worker's end ends it."""
-    log = _log(place)
+def _spawn(place: NodePlace, command: list[str]) -> RunningNode:
+    """Start the node process, and wait until its node runs. It is no child of this worker."""
+    log = _link_log(place)
     alive, held_by_node = os.pipe()  # the node holds the other end for its whole life
     try:
         # The shell leaves at once: workers kill their own children when they exit.
@@ -307,7 +307,7 @@ def _run(place: NodePlace, command: list[str]) -> RunningNode:
     raise NodeLostError(f"the node is not ready after {_START_S:.0f} s; what it said is in {log}")
 
 
-def _log(place: NodePlace) -> Path:
+def _link_log(place: NodePlace) -> Path:
     """Return the node's log, with a second name that Ray's dashboard and `ray logs` find."""
     log = place.directory / "node.log"
     log.touch()
@@ -316,22 +316,22 @@ def _log(place: NodePlace) -> Path:
     return log
 
 
-def _next_life(directory: Path) -> int:
-    """Count the node's lives. A node that its peers held for dead has begun further ones itself."""
+def _next_incarnation(directory: Path) -> int:
+    """Return the node's next incarnation. A node may also have begun further ones by itself."""
     lives = [0]
     with suppress(FileNotFoundError):
         lives.append(int((directory / "life").read_text()))
     with suppress(FileNotFoundError):
         lives.append(json.loads((directory / "node.json").read_text())["incarnation"])
-    with _free_of_nodes(directory) as is_free:
+    with _hold_if_free(directory) as is_free:
         if is_free:  # else another process has started the node that wrote it
-            (directory / "node.json").unlink(missing_ok=True)  # of a life that has ended
+            (directory / "node.json").unlink(missing_ok=True)  # of an incarnation that has ended
     replace_file(directory / "life", str(max(lives) + 1).encode())
     return int(max(lives) + 1)
 
 
 @contextmanager
-def _only_one(file: Path) -> Iterator[None]:
+def _hold_start_lock(file: Path) -> Iterator[None]:
     """Hold `file` for this process alone; a second waits for at most two starts."""
     try:
         with hold(file, 2 * _START_S):

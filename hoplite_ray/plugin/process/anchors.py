@@ -19,7 +19,7 @@ from hoplite_ray.plugin.node.start import NodePlace
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward_client.client import ask_any
-from hoplite_ray.plugin.steward_client.life import StewardLife
+from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
 
 _ANCHORS_PER_CALL = 32
 _ANCHORS_LOW = 8
@@ -43,7 +43,7 @@ class AnchorSupply:
         self._connection = seams.connection()
         self._ready: queue.SimpleQueue[tuple[int | None, Ref]] = queue.SimpleQueue()
         self._failures: deque[Exception] = deque(maxlen=1)  # of the last call, for one taker
-        self._refilling = threading.Lock()
+        self._refill_lock = threading.Lock()
 
     def take(self, timeout_s: float | None = None) -> Ref:
         """Return an anchor for this caller alone, of the current steward or of another node's.
@@ -53,7 +53,7 @@ class AnchorSupply:
         limit_s = _TAKE_S if timeout_s is None else min(timeout_s, _TAKE_S)
         deadline = time.monotonic() + limit_s
         while True:
-            if self._ready.qsize() < _ANCHORS_LOW and self._refilling.acquire(blocking=False):
+            if self._ready.qsize() < _ANCHORS_LOW and self._refill_lock.acquire(blocking=False):
                 self._failures.clear()  # the failure of an earlier call does not matter
                 threading.Thread(target=self._refill, name="hoplite-anchors", daemon=True).start()
             left_s = deadline - time.monotonic()
@@ -68,7 +68,7 @@ class AnchorSupply:
                 if left_s > 0:
                     continue  # other takers may have all anchors of the last call
                 raise _late_error(limit_s, timeout_s) from None
-            used = StewardLife.use(self._place, max(0.0, deadline - time.monotonic()))
+            used = StewardIncarnation.use(self._place, max(0.0, deadline - time.monotonic()))
             if life == used or life is None:
                 return anchor
             if used is None:
@@ -82,19 +82,21 @@ class AnchorSupply:
         except Exception as error:
             self._failures.append(error)  # one waiting taker raises it; the next taker asks again
         finally:
-            self._refilling.release()
+            self._refill_lock.release()
 
     def _ask(self) -> tuple[int | None, list[Ref]]:
-        """Return the life and anchors of the steward here; or None and one of another node's.
+        """Return the incarnation and anchors of the steward here; or None and one of another's.
 
         On a node that Ray drains no steward can begin, if the last one has left before.
         """
-        return ask_any(self._steward, self._elsewhere, self._answer)
+        return ask_any(self._steward, self._elsewhere, self._request_anchors)
 
-    def _answer(self, steward: Any, is_here: bool) -> tuple[int | None, list[Ref]]:
+    def _request_anchors(self, steward: Any, is_here: bool) -> tuple[int | None, list[Ref]]:
         # One from elsewhere: a later steward here would take an array with it for an orphan.
         count = _ANCHORS_PER_CALL if is_here else 1
-        life, anchors = seams.answer_to(lambda: steward.anchors.remote(count), self._connection)
+        life, anchors = seams.wait_for_answer(
+            lambda: steward.anchors.remote(count), self._connection
+        )
         return life if is_here else None, anchors
 
 

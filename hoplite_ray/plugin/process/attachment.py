@@ -32,13 +32,13 @@ from hoplite_ray.plugin.process.reaper import Reaper
 from hoplite_ray.plugin.process.sharing import SharedCall, deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client.client import ask_any, name_guest, steward_of
-from hoplite_ray.plugin.steward_client.life import StewardLife
+from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
 from hoplite_ray.store import Store
 from hoplite_ray.values.codec import Encoded
 
 _PUTS_KNOWN_MAX = 16_384  # of some 200 bytes each; a get of an older put asks Ray for its handle
 _BEGIN_S = 60.0  # of a steward's start, beyond which the call waits at the steward
-TRIES = 3  # of an operation whose node dies; each try waits for the node's next life
+TRIES = 3  # of an operation whose node dies; each try waits for the node's next incarnation
 
 
 class RayObjectLostError(ObjectLostError, ray.exceptions.ObjectLostError):
@@ -62,9 +62,9 @@ class Attachment:
         job_options.refuse_raw(ray.get_runtime_context().runtime_env)
         self.place = place
         self.connection = seams.connection()
-        ids.lives_before()  # the first call asks Ray: here, where no event loop waits for it
+        ids.count_restarts()  # the first call asks Ray: here, where no event loop waits for it
         self._node: RunningNode = ensure_node(
-            place, job_options.asked(), origins=job_options.origins()
+            place, job_options.requested_config(), origins=job_options.origins()
         )
         self._store: Store | None = Store.attach(self._node.socket)
         self.journal = Journal(place.journals)
@@ -72,11 +72,11 @@ class Attachment:
         self._renewal = SharedCall(
             "renewal", self._renew, lambda: f"the node here has no next life yet, see {log},"
         )
-        self._steward: tuple[int, Any] = (0, None)  # the number of its life, and its handle
-        self._finding = SharedCall(
+        self._steward: tuple[int, Any] = (0, None)  # its incarnation, and its handle
+        self._find_call = SharedCall(
             "finding", self._find_steward, lambda: "the steward of this Ray node has not begun"
         )
-        self._answering: dict[bytes, Any] = {}  # answer -> its steward, while a reference is left
+        self._answer_stewards: dict[bytes, Any] = {}  # answer -> steward; until the last reference
         self.known_puts: OrderedDict[bytes, int] = OrderedDict()  # id -> incarnation, newest last
         try:
             if seams.is_driver():
@@ -89,13 +89,13 @@ class Attachment:
 
     @property
     def store(self) -> Store:
-        """The store of the node's current life."""
+        """The store of the node's current incarnation."""
         return self.store_by(None)
 
     def store_by(self, deadline: float | None) -> Store:
         """Return `store`, if it is there by `deadline`.
 
-        Raises: GetTimeoutError if the node has no next life by then; the error of its start.
+        Raises: GetTimeoutError if the node has not restarted by then; the error of its start.
         """
         store = self._store
         if store is not None and store.is_alive:
@@ -104,7 +104,7 @@ class Attachment:
         return self._renewal.result(deadline)
 
     @property
-    def node_life(self) -> int:
+    def node_incarnation(self) -> int:
         return self._node.incarnation
 
     @property
@@ -118,15 +118,15 @@ class Attachment:
         Raises: GetTimeoutError otherwise; ActorUnschedulableError if Ray places none here.
         """
         life, steward = self._steward
-        if life and StewardLife.use(self.place, timeout_s=0.0) == life:
+        if life and StewardIncarnation.use(self.place, timeout_s=0.0) == life:
             return steward
         _refuse_at_end()
-        return self._finding.result(deadline)
+        return self._find_call.result(deadline)
 
     def _find_steward(self) -> Any:
-        life = StewardLife.use(self.place)
+        life = StewardIncarnation.use(self.place)
         if life == 0 or life != self._steward[0]:
-            with seams.staying(self.connection):
+            with seams.stay_connected(self.connection):
                 self._steward = life or 0, steward_of(self.place)
         return self._steward[1]
 
@@ -147,22 +147,22 @@ class Attachment:
 
         Raises: HopliteError if Ray places no steward on any other node either.
         """
-        if StewardLife.use(self.place) != 0:
+        if StewardIncarnation.use(self.place) != 0:
             return self.steward, self.journal.process
 
-        def placed(steward: Any, is_here: bool) -> tuple[Any, bool]:
+        def confirm_placed(steward: Any, is_here: bool) -> tuple[Any, bool]:
             with suppress(TimeoutError):  # on a busy machine the call waits at the steward
-                seams.answer_to(lambda: steward.anchors.remote(0), self.connection, _BEGIN_S)
+                seams.wait_for_answer(lambda: steward.anchors.remote(0), self.connection, _BEGIN_S)
             return steward, is_here
 
-        steward, is_here = ask_any(lambda: self.steward, self._stewards_elsewhere, placed)
+        steward, is_here = ask_any(lambda: self.steward, self._stewards_elsewhere, confirm_placed)
         guest = name_guest(seams.this_worker(), self.place.ray_node_id)
         return steward, self.journal.process if is_here else guest
 
     def watch_answer(self, answer: seams.Ref, steward: Any) -> None:
         """Tell `steward` when no reference to `answer` is left."""
-        self._answering[answer.binary()] = steward
-        self.abandoned.watch(answer)
+        self._answer_stewards[answer.binary()] = steward
+        self.answer_reaper.watch(answer)
 
     @cached_property
     def anchors(self) -> AnchorSupply:
@@ -172,10 +172,10 @@ class Attachment:
         """Return one `steward_of` for each other Ray node that Ray does not drain now."""
 
         def begin(ray_node_id: str) -> Any:
-            with seams.staying(self.connection):
+            with seams.stay_connected(self.connection):
                 return steward_of(NodePlace(ray_node_id, Path(node_name(ray_node_id))))
 
-        with seams.staying(self.connection):
+        with seams.stay_connected(self.connection):
             nodes = seams.placeable_nodes()
         return [partial(begin, each) for each in nodes if each != self.place.ray_node_id]
 
@@ -194,13 +194,13 @@ class Attachment:
         return Reaper(self._release, self._shut_down)
 
     @cached_property
-    def abandoned(self) -> Reaper:
+    def answer_reaper(self) -> Reaper:
         """Tells the steward of answers to which no reference is left."""
         return Reaper(self._abandon, self._shut_down)
 
     def _abandon(self, target: bytes) -> None:
-        with seams.staying(self.connection):
-            self._answering.pop(target).abandon.remote(target)
+        with seams.stay_connected(self.connection):
+            self._answer_stewards.pop(target).abandon.remote(target)
 
     def _release(self, object_id: bytes) -> None:
         self.delete(object_id)
@@ -224,14 +224,14 @@ class Attachment:
             store.close()
 
     def _renew(self) -> Store:
-        """Attach to the node's next life, and start that unless another process has."""
+        """Attach to the node's next incarnation, and start it unless another process has."""
         store = self._store
         if store is not None and store.is_alive:
             return store  # another call has renewed it since the caller looked
-        with seams.staying(self.connection):
+        with seams.stay_connected(self.connection):
             if store is not None:
                 store.close()
-            self._node = ensure_node(self.place, job_options.asked(), lost=self._node)
+            self._node = ensure_node(self.place, job_options.requested_config(), lost=self._node)
             self._store = store = Store.attach(self._node.socket)
             return store
 
@@ -261,7 +261,7 @@ class Attachment:
     def _retry(
         self, operation: Callable[[Store, float | None], None], timeout_s: float | None
     ) -> None:
-        """Do it, and again in the node's next life if the node dies; all within `timeout_s`."""
+        """Call `operation`, and again for the next node if a node dies; all within `timeout_s`."""
         deadline = deadline_in(timeout_s)
         for tries_left in reversed(range(TRIES)):
             try:
@@ -278,7 +278,7 @@ class Attachment:
             self.known_puts.popitem(last=False)
 
     def close(self) -> None:
-        for name in ("_reaper", "abandoned"):
+        for name in ("_reaper", "answer_reaper"):
             if name in self.__dict__:
                 getattr(self, name).close()
         self._drop_store()
@@ -301,7 +301,7 @@ def _detach() -> None:
 
 
 def _refuse_at_end() -> None:
-    """Refuse to attach again when the process ends, for a daemon thread that still runs."""
+    """Refuse a daemon thread that would attach again while the process ends."""
     if _is_over:
         raise HopliteError("this process ends; nothing can be asked of its node any more")
 
@@ -351,7 +351,7 @@ def attachment(deadline: float | None = None) -> Attachment:
     current = _current
     if current is not None and current.connection == seams.connection():
         return current
-    return _making.result(deadline)
+    return _make_call.result(deadline)
 
 
 def _make() -> Attachment:
@@ -364,4 +364,4 @@ def _make() -> Attachment:
     return _current
 
 
-_making = SharedCall("attaching", _make, lambda: "the node of this Ray node has not begun")
+_make_call = SharedCall("attaching", _make, lambda: "the node of this Ray node has not begun")

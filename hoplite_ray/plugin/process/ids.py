@@ -21,7 +21,7 @@ from hoplite_ray.values.layout import OBJECT_ID_BYTES
 _TASKS_REMEMBERED = 16_384  # running calls of one process; beyond it the oldest counts anew
 
 _lock = threading.Lock()
-_made: OrderedDict[tuple[bytes, int], int] = OrderedDict()
+_counts: OrderedDict[tuple[bytes, int], int] = OrderedDict()
 
 
 def next_array_id() -> bytes:
@@ -31,10 +31,10 @@ def next_array_id() -> bytes:
         return os.urandom(OBJECT_ID_BYTES)
     running = (task, seams.attempt_number())
     with _lock:
-        number = _made.pop(running, 0)
-        _made[running] = number + 1
-        if len(_made) > _TASKS_REMEMBERED:
-            _made.popitem(last=False)
+        number = _counts.pop(running, 0)
+        _counts[running] = number + 1
+        if len(_counts) > _TASKS_REMEMBERED:
+            _counts.popitem(last=False)
     text = task + number.to_bytes(8, "little")
     return hashlib.blake2b(text, digest_size=OBJECT_ID_BYTES, person=b"hoplite array").digest()
 
@@ -42,15 +42,16 @@ def next_array_id() -> bytes:
 def incarnation() -> int:
     """Return the incarnation of the running task's objects: higher than in earlier executions.
 
-    A retry has a higher attempt number, and runs in no earlier life of its actor. In an async actor
-    the attempt is always 0: there the life decides, and a retry in the same life makes other ids.
+    A retry has a higher attempt number, and its actor has restarted as often or more often. In an
+    async actor the attempt is always 0, and only restarts count: a retry without a restart makes
+    other ids.
     """
     if seams.task_id() is None:
         return 1
-    return 1 + seams.attempt_number() + lives_before()
+    return 1 + seams.attempt_number() + count_restarts()
 
 
-def lives_before() -> int:
+def count_restarts() -> int:
     """Return how often Ray has restarted this process's actor; only the first call asks Ray."""
     return _restarts(seams.actor_id())
 

@@ -13,7 +13,7 @@ from hoplite_ray.config import Config, variable_of
 
 KEY = "hoplite"  # of `ray.init(runtime_env={"hoplite": {...}})`
 
-_asked = Config()
+_flag_options = Config()
 _is_given = False
 _asks = True  # False in a process that serves all jobs
 _setup_error: Exception | None = None
@@ -21,19 +21,19 @@ _setup_error: Exception | None = None
 
 def remember(asked: Config | None, *, is_given: bool) -> None:
     """Remember what the flag asks for, and whether it was given; None keeps what was asked."""
-    global _asked, _is_given
+    global _flag_options, _is_given
     _is_given = is_given
     if asked is not None:
-        _asked = asked
+        _flag_options = asked
 
 
 def remember_error(error: Exception) -> None:
-    """Have `asked` raise `error`: the setup of this worker has failed with it."""
+    """Have `requested_config` raise `error`: the setup of this worker has failed with it."""
     global _setup_error
     _setup_error = error
 
 
-def asked() -> Config:
+def requested_config() -> Config:
     """Return the options that this job asks for: the flag's, then those of HOPLITE_RAY_* variables.
 
     Raises: the error of this worker's setup, here at the first use, where users see it.
@@ -42,17 +42,20 @@ def asked() -> Config:
         return Config()
     if _setup_error is not None:
         raise _setup_error
-    return Config.from_options({**Config.from_environment().explicit(), **_asked.explicit()})
+    return Config.from_options({**Config.from_environment().explicit(), **_flag_options.explicit()})
 
 
 def origins() -> dict[str, str]:
-    """Return the origin of each option that `asked` returns: "flag", or a variable's name."""
-    from_flag = _asked.explicit()
-    return {name: "flag" if name in from_flag else variable_of(name) for name in asked().explicit()}
+    """Return by option of `requested_config` its origin: "flag", or a variable's name."""
+    from_flag = _flag_options.explicit()
+    return {
+        name: "flag" if name in from_flag else variable_of(name)
+        for name in requested_config().explicit()
+    }
 
 
-def ask_nothing() -> None:
-    """Have `asked` ask for no option in this process: it follows the cluster's."""
+def follow_cluster() -> None:
+    """Have `requested_config` ask for no option in this process: it follows the cluster's."""
     global _asks
     _asks = False
 

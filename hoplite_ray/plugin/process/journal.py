@@ -66,10 +66,10 @@ class Journal:
         self._count = 0
         self._descriptor = -1
         self._written_bytes = self._until_bytes = 0
-        self._followed: list[int] = []  # files with a next one that lack ENDED yet
+        self._superseded: list[int] = []  # files with a next one that lack ENDED yet
         self._is_stuck = False  # True if a full disk, say, keeps off a next file or an ENDED
-        self._begin()
-        _open.add(self)
+        self._begin_file()
+        _open_journals.add(self)
 
     def record_owned(self, object_id: bytes, incarnation: int) -> None:
         """Write down that this process owns an object.
@@ -79,7 +79,7 @@ class Journal:
         with self._lock:
             self._owned[object_id] = incarnation
             try:
-                self._append_news(Record(Kind.OWNED, object_id, incarnation=incarnation))
+                self._append_and_rotate(Record(Kind.OWNED, object_id, incarnation=incarnation))
             except OSError:
                 del self._owned[object_id]
                 raise
@@ -87,13 +87,13 @@ class Journal:
     def record_released(self, object_id: bytes) -> None:
         with self._lock:
             self._owned.pop(object_id, None)
-            self._append_news(Record(Kind.RELEASED, object_id))
+            self._append_and_rotate(Record(Kind.RELEASED, object_id))
 
     def record_anchored(self, object_id: bytes, anchor: bytes, incarnation: int) -> None:
         with self._lock:
-            self._append_news(Record(Kind.ANCHORED, object_id, anchor, incarnation))
+            self._append_and_rotate(Record(Kind.ANCHORED, object_id, anchor, incarnation))
 
-    def keep(self, anchored: dict[bytes, tuple[bytes, int]]) -> None:
+    def adopt_anchors(self, anchored: dict[bytes, tuple[bytes, int]]) -> None:
         """Take over another file's anchors -> (object, incarnation), which are no growth."""
         kept = [Record(Kind.ANCHORED, each, by, of) for by, (each, of) in anchored.items()]
         with self._lock:
@@ -107,23 +107,23 @@ class Journal:
             self._release_files()
 
     def _release_files(self) -> None:
-        descriptors = [*self._followed, self._descriptor]
-        self._followed, self._descriptor = [], -1
+        descriptors = [*self._superseded, self._descriptor]
+        self._superseded, self._descriptor = [], -1
         for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _append_news(self, record: Record) -> None:
+    def _append_and_rotate(self, record: Record) -> None:
         if self._descriptor < 0:
             return  # the process ends, and its objects become orphans
         self._append(record.to_bytes())
         is_due = self._written_bytes > self._until_bytes
-        if not is_due and not self._followed:
+        if not is_due and not self._superseded:
             return
         try:
             if is_due:
-                self._begin()
-            self._end_followed()
+                self._begin_file()
+            self._end_superseded()
         except OSError as error:  # the present files have all records: try again later
             if not self._is_stuck:
                 _logger.warning(
@@ -140,7 +140,7 @@ class Journal:
         _write_whole(self._descriptor, data)
         self._written_bytes += len(data)
 
-    def _begin(self) -> None:
+    def _begin_file(self) -> None:
         """Write the next file.
 
         Raises: OSError if it can't be written; then the present one goes on.
@@ -153,7 +153,7 @@ class Journal:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(hidden, flags, 0o600)
         try:
-            locks.take(descriptor)
+            locks.acquire(descriptor)
             _write_whole(descriptor, data)
             hidden.rename(self._directory / name)
         except OSError:
@@ -161,15 +161,15 @@ class Journal:
             hidden.unlink(missing_ok=True)
             raise
         if self._descriptor >= 0:
-            self._followed.append(self._descriptor)
+            self._superseded.append(self._descriptor)
         self._descriptor, self._written_bytes = descriptor, len(data)
         self._until_bytes = len(data) + max(self._grows_bytes, len(data))
 
-    def _end_followed(self) -> None:
+    def _end_superseded(self) -> None:
         """Write ENDED into the files before the present one: a file without it means a death."""
-        while self._followed:
-            _write_whole(self._followed[0], Record(Kind.ENDED).to_bytes())
-            os.close(self._followed.pop(0))
+        while self._superseded:
+            _write_whole(self._superseded[0], Record(Kind.ENDED).to_bytes())
+            os.close(self._superseded.pop(0))
 
 
 def _write_whole(descriptor: int, data: bytes) -> None:
@@ -180,12 +180,12 @@ def _write_whole(descriptor: int, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-_open: weakref.WeakSet[Journal] = weakref.WeakSet()
+_open_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
 def _release_in_child() -> None:
     """Release the parent's locks in a child: with them the parent's death would go unnoticed."""
-    for journal in list(_open):
+    for journal in list(_open_journals):
         journal._release_files()
 
 

@@ -42,7 +42,7 @@ class Reaper:
 
     def watch(self, ref: Ref) -> None:
         """Release the object of `ref`, which this process owns, when no reference to it is left."""
-        if not seams.on_out_of_scope(ref, self._gone.put):
+        if not seams.add_out_of_scope_callback(ref, self._gone.put):
             self._gone.put(ref.binary())
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ def deadline_in(timeout_s: float | None) -> float | None:
 class SharedCall(Generic[T]):
     """Makes `call` on a thread of its own. A caller leaves at its limit, and the call goes on.
 
-    Any thread may ask, except inside `seams.staying`, because the call may need that lock.
+    Any thread may ask, except inside `seams.stay_connected`, because the call may need that lock.
     """
 
     def __init__(self, name: str, call: Callable[[], T], late: Callable[[], str]) -> None:
@@ -65,13 +65,13 @@ class SharedCall(Generic[T]):
         try:
             value = self._call()
         except BaseException as error:
-            self._end()
+            self._forget_answer()
             answer.set_exception(error)
         else:
-            self._end()
+            self._forget_answer()
             answer.set_result(value)
 
-    def _end(self) -> None:
+    def _forget_answer(self) -> None:
         """Have the next caller make a new call."""
         with self._lock:
             self._answer = None

@@ -52,12 +52,12 @@ def connection() -> bytes | None:
 
 
 @contextmanager
-def staying(joined: bytes | None) -> Iterator[None]:
+def stay_connected(joined: bytes | None) -> Iterator[None]:
     """Hold up a `ray.shutdown` of the connection `joined` until the end of the body.
 
     Threads of this package need it, because after a `ray.shutdown` much of Ray's API would start a
     cluster.
-    REQUIRES: the body takes no lock of this package that is also held around a `staying`.
+    REQUIRES: the body takes no lock of this package that is also held around a `stay_connected`.
     Raises:   HopliteError if this process has left that Ray.
     """
     with ray._private.worker._connect_or_shutdown_lock:
@@ -69,19 +69,21 @@ def staying(joined: bytes | None) -> Iterator[None]:
         yield
 
 
-def answer_to(ask: Callable[[], Ref], joined: bytes | None, timeout_s: float = math.inf) -> Any:
-    """Return the value of the ref that `ask` returns; for threads of this package, like `staying`.
+def wait_for_answer(
+    ask: Callable[[], Ref], joined: bytes | None, timeout_s: float = math.inf
+) -> Any:
+    """Return the value of the ref that `ask` returns. Like `stay_connected`, for our own threads.
 
     Raises: HopliteError as soon as this process has left the Ray of `joined`, because the ref then
             gets no answer; TimeoutError after `timeout_s`; any error of the ref's task.
     """
-    with staying(joined):
+    with stay_connected(joined):
         answer = ask().future()
     deadline = time.monotonic() + timeout_s
     while not wait([answer], timeout=_LOOK_S).done:
         if time.monotonic() > deadline:
             raise TimeoutError
-        with staying(joined):
+        with stay_connected(joined):
             pass
     return answer.result()
 
@@ -139,7 +141,7 @@ def _raylet_credentials() -> tuple[int, int]:
 
 
 def this_worker() -> str:
-    """Return the id of this process; each life of an actor has its own."""
+    """Return the id of this process; a restarted actor has another one."""
     return str(_worker().worker_id.hex())
 
 
@@ -180,14 +182,14 @@ class _ExactEnvironment(RuntimeEnv):
 
 
 def actor_id() -> str | None:
-    """Return the id of the actor that this process is, the same in all its lives; or None."""
+    """Return the id of the actor that this process is, the same after restarts; or None."""
     return ray.get_runtime_context().get_actor_id()
 
 
 def restarts() -> int:
     """Return how often Ray has restarted the actor that this process is; 0 outside actors.
 
-    Raises: HopliteError if Ray has forgotten the actor, or has a later life of it by now.
+    Raises: HopliteError if Ray has forgotten the actor, or has restarted it in another process.
     Cost:   one question to the GCS.
     """
     from ray.core.generated.gcs_pb2 import ActorTableData  # type: ignore[attr-defined]
@@ -314,7 +316,7 @@ def is_ray_pickling() -> bool:
     return bool(_worker().get_serialization_context().is_in_band_serialization())
 
 
-def on_out_of_scope(ref: Ref, callback: Callable[[bytes], None]) -> bool:
+def add_out_of_scope_callback(ref: Ref, callback: Callable[[bytes], None]) -> bool:
     """Call `callback(id)` when no reference to `ref` is left in the cluster.
 
     REQUIRES: this process owns `ref`. The callback runs on a thread of Ray's and must not block.
@@ -323,14 +325,14 @@ def on_out_of_scope(ref: Ref, callback: Callable[[bytes], None]) -> bool:
     return bool(_worker().core_worker.add_object_out_of_scope_callback(ref, callback))
 
 
-def on_settled(ref: Ref, callback: Callable[[], None]) -> None:
+def add_settled_callback(ref: Ref, callback: Callable[[], None]) -> None:
     """Call `callback` when the task of `ref` has ended, or no reference to it is left.
 
     The callback may be called twice. It runs on threads of Ray's and must not block.
     REQUIRES: this process owns `ref`.
     """
     ref._on_ready(lambda _: callback())
-    if not on_out_of_scope(ref, lambda _: callback()):
+    if not add_out_of_scope_callback(ref, lambda _: callback()):
         callback()
 
 
@@ -366,7 +368,7 @@ def ref_of(object_id: bytes) -> Ref:
     return ray.ObjectRef(object_id)
 
 
-async def ready(ref: Ref) -> None:
+async def wait_ready(ref: Ref) -> None:
     """Wait until `ref`'s task has ended, well or badly, without fetching the value.
 
     Ray's own `ref._ready()` leaves a cycle behind that keeps the ref until Python collects it.

@@ -22,7 +22,7 @@ _Store: Any = ray.experimental.rdt.rdt_store.RDTStore
 _Context: Any = ray._private.serialization.SerializationContext
 
 
-def readers_fetch(names: Collection[str]) -> None:
+def make_readers_fetch(names: Collection[str]) -> None:
     """Have readers unpickle objects of these transports at once, and owners push no arrays.
 
     Ray's readers wait until the ref's owner has pushed the arrays. The owner pushes them to actors
@@ -72,7 +72,7 @@ def arrays_at_hand() -> list[Any]:
 
 
 @contextmanager
-def others_may_unpickle() -> Any:
+def let_others_unpickle() -> Any:
     """Let other threads unpickle in the body, while this thread unpickles an object for Ray."""
     unpickling: Any = ray._private.worker.global_worker.function_actor_manager.lock
     is_ours = unpickling._is_owned()
@@ -85,7 +85,7 @@ def others_may_unpickle() -> Any:
             unpickling.acquire()
 
 
-def on_pickling(
+def replace_pickling(
     names: Collection[str], begin: Callable[[], None], stand_in: Callable[[int], Any]
 ) -> None:
     """Call `begin` before a value is pickled, and pickle the n-th array in it as `stand_in(n)`.
@@ -115,7 +115,7 @@ def _replace_reducer(context: Any, transport: str, stand_in: Callable[[int], Any
     rays_own = cloudpickle.CloudPickler.dispatch[kind]
     local = context._thread_local
 
-    def reduced(array: Any) -> Any:
+    def reduce_array(array: Any) -> Any:
         is_carried = getattr(local, "use_external_transport", False)
         if is_carried and local.hoplite is None:
             return rays_own(array)
@@ -124,7 +124,7 @@ def _replace_reducer(context: Any, transport: str, stand_in: Callable[[int], Any
         local.rdt_tensors.append(array)
         return stand_in(len(local.rdt_tensors) - 1)
 
-    cloudpickle.CloudPickler.dispatch[kind] = reduced
+    cloudpickle.CloudPickler.dispatch[kind] = reduce_array
 
 
 class _Arrays(list[Any]):
@@ -134,7 +134,7 @@ class _Arrays(list[Any]):
         return True
 
 
-def on_put_of_nothing(names: Collection[str], refuse: Callable[[str], None]) -> None:
+def refuse_empty_puts(names: Collection[str], refuse: Callable[[str], None]) -> None:
     """Call `refuse` for a ray.put whose value has nothing for its transport to carry.
 
     Ray then stores the value itself, and no process can read it by its ref.

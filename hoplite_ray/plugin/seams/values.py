@@ -64,7 +64,7 @@ def fetch_unread(ref: Ref, timeout_s: float) -> Unread | None:
     return Unread(ref, data, metadata)
 
 
-def value_made_of(unread: Unread, names: Mapping[tuple[str, str], Any]) -> Any:
+def read_value(unread: Unread, names: Mapping[tuple[str, str], Any]) -> Any:
     """Return the value, if its pickle refers to `names` (module, name) and refs only; else None.
 
     Nothing else is imported or called.

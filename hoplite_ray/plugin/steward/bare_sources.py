@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hoplite_ray.plugin.handle.array import Array
-from hoplite_ray.plugin.handle.messages import Bare, Taken
+from hoplite_ray.plugin.handle.messages import Bare, BareResult
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward.source import Source
 
@@ -26,7 +26,7 @@ _POLL_S = 5.0  # of one question for bare sources, beyond which the answer is em
 
 
 @dataclass(slots=True)
-class _Asking:
+class _Caller:
     """The bare sources that one caller has not received yet."""
 
     bare: list[Bare] = field(default_factory=list)
@@ -37,23 +37,23 @@ class BareSources:
     """The steward's half. Everything runs on its event loop."""
 
     def __init__(self) -> None:
-        self._asking: dict[str, _Asking] = {}
-        self._taken: dict[bytes, asyncio.Future[Taken]] = {}
+        self._callers: dict[str, _Caller] = {}
+        self._results: dict[bytes, asyncio.Future[BareResult]] = {}
 
-    async def have_read(
+    async def request_read(
         self, caller: str, answer: bytes, source: Source, node: str | None, is_large: bool
     ) -> Array | Ref:
         """Return the handle that `caller` has made of a bare value, or the ref of a task's."""
         assert source.ref is not None
         key = os.urandom(_KEY_BYTES)
-        coming = self._taken[key] = asyncio.get_running_loop().create_future()
-        asking = self._asking.setdefault(caller, _Asking())
+        coming = self._results[key] = asyncio.get_running_loop().create_future()
+        asking = self._callers.setdefault(caller, _Caller())
         asking.bare.append(Bare(key, answer, source.index, [source.ref], node, is_large))
         asking.changed.set()
         try:
             taken = await coming
         finally:
-            del self._taken[key]
+            del self._results[key]
             asking.bare = [each for each in asking.bare if each.key != key]
         if isinstance(taken, Exception):
             raise taken
@@ -61,23 +61,23 @@ class BareSources:
 
     async def next_for(self, caller: str) -> list[Bare]:
         """Return the sources that `caller` shall read; none if its call ends, or after a time."""
-        asking = self._asking.setdefault(caller, _Asking())
+        asking = self._callers.setdefault(caller, _Caller())
         if not asking.bare:
             asking.changed.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(asking.changed.wait(), _POLL_S)
         bare, asking.bare = asking.bare, []
-        if self._asking.get(caller) is asking:
-            del self._asking[caller]
+        if self._callers.get(caller) is asking:
+            del self._callers[caller]
         return bare
 
-    def take(self, key: bytes, taken: Taken) -> None:
+    def deliver(self, key: bytes, taken: BareResult) -> None:
         """Take the caller's result for a source, unless its call has ended meanwhile."""
-        coming = self._taken.get(key)
+        coming = self._results.get(key)
         if coming is not None and not coming.done():
             coming.set_result(taken)
 
     def wake(self, caller: str) -> None:
         """End the question of `caller`, because a call of it has ended."""
-        if caller in self._asking:
-            self._asking[caller].changed.set()
+        if caller in self._callers:
+            self._callers[caller].changed.set()

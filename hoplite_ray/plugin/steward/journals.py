@@ -16,17 +16,19 @@ _UNFINISHED_S = 60.0  # a file is begun within milliseconds, unless its process 
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """The remains of dead processes. `of_the_dead` returns them again until `release`."""
+class DeadProcesses:
+    """The remains of dead processes. `find_dead` returns them again until `release`."""
 
     processes: set[str]
     orphans: dict[bytes, int]  # object id -> incarnation
-    unheard: dict[bytes, int]  # objects of an earlier steward's anchors, whose end no process sees
+    unwatched: dict[
+        bytes, int
+    ]  # objects of an earlier steward's anchors; no process sees their end
     files: list[str]
 
 
 @dataclass(slots=True)
-class _Read:
+class _FileState:
     """How far one file is read, and the records in it that still hold."""
 
     offset: int = 0
@@ -46,68 +48,71 @@ class Journals:
         self._directory = directory
         self._is_live = is_live
         self._lock = threading.Lock()
-        self._read: dict[str, _Read] = {}
-        self._bound: dict[bytes, tuple[bytes, int]] = {}
-        self._unheard: dict[bytes, int] = {}
+        self._states: dict[str, _FileState] = {}
+        self._objects_by_anchor: dict[bytes, tuple[bytes, int]] = {}
+        self._unwatched: dict[bytes, int] = {}
 
     def unbind(self, anchor: bytes) -> tuple[bytes, int] | None:
         """Forget an anchor, and return its (object id, incarnation); None if it has no object."""
         with self._lock:
-            if anchor not in self._bound:
+            if anchor not in self._objects_by_anchor:
                 self._read_all()
-            for state in self._read.values():
+            for state in self._states.values():
                 state.anchors.discard(anchor)
-            return self._bound.pop(anchor, None)
+            return self._objects_by_anchor.pop(anchor, None)
 
-    def of_the_dead(self) -> Left:
+    def find_dead(self) -> DeadProcesses:
         """Return the processes that have died, and their orphans; see `release`."""
         with self._lock:
-            left = Left(set(), {}, {}, [])
+            left = DeadProcesses(set(), {}, {}, [])
             for name in self._read_all():
                 if self._is_held(name):
                     continue
                 self._read_one(name)  # the last records
-                state = self._read[name]
+                state = self._states[name]
                 left.files.append(name)
                 left.orphans.update(state.owned)
                 if not state.is_ended:
                     left.processes.add(_process(name))
-            left.unheard.update(self._unheard)
+            left.unwatched.update(self._unwatched)
             return left
 
-    def release(self, left: Left) -> None:
+    def release(self, left: DeadProcesses) -> None:
         """Remove the files of dead processes. REQUIRES: the node knows their orphans as orphans."""
         with self._lock:
             for name in left.files:
-                anchored = {each: self._bound[each] for each in self._read[name].anchors}
+                anchored = {
+                    each: self._objects_by_anchor[each] for each in self._states[name].anchors
+                }
                 if anchored:  # the anchors live on: keep them before the file is removed
-                    self._own.keep(anchored)
+                    self._own.adopt_anchors(anchored)
                     self._read_all()
-                del self._read[name]
+                del self._states[name]
                 (self._directory / name).unlink()
-            for object_id in left.unheard:
-                self._unheard.pop(object_id, None)
+            for object_id in left.unwatched:
+                self._unwatched.pop(object_id, None)
 
-    def has_any(self) -> bool:
+    def has_objects(self) -> bool:
         """Return True if a process here owns an object, or a live anchor holds one."""
         with self._lock:
-            return bool(self._bound) or any(self._read[name].owned for name in self._read_all())
+            owned = [self._states[name].owned for name in self._read_all()]
+            return bool(self._objects_by_anchor) or any(owned)
 
     def is_dead(self, process: str) -> bool:
         """Return True if the process of that journal has died, also if its file is gone."""
         with self._lock:
-            names = [name for name in self._names() if _process(name) == process]
+            names = [name for name in self._list_names() if _process(name) == process]
             for name in names:
                 if not self._is_held(name):
                     self._read_one(name)
-                    if not self._read[name].is_ended:
+                    if not self._states[name].is_ended:
                         return True
             return not names
 
     def _is_held(self, name: str) -> bool:
         return locks.is_held(self._directory / name)
 
-    def _names(self) -> list[str]:
+    def _list_names(self) -> list[str]:
         names = []
         for each in os.scandir(self._directory):
             if not each.name.startswith("."):
@@ -117,13 +122,13 @@ class Journals:
         return names
 
     def _read_all(self) -> list[str]:
-        names = self._names()
+        names = self._list_names()
         for name in names:
             self._read_one(name)
         return names
 
     def _read_one(self, name: str) -> None:
-        state = self._read.setdefault(name, _Read())
+        state = self._states.setdefault(name, _FileState())
         for record in _records(self._directory / name, state):
             if record.kind == Kind.OWNED:
                 state.owned[record.object_id] = record.incarnation
@@ -133,10 +138,10 @@ class Journals:
                 state.is_ended = True
                 state.owned.clear()
             elif self._is_live(record.anchor):
-                self._bound[record.anchor] = (record.object_id, record.incarnation)
+                self._objects_by_anchor[record.anchor] = (record.object_id, record.incarnation)
                 state.anchors.add(record.anchor)
             else:
-                self._unheard[record.object_id] = record.incarnation
+                self._unwatched[record.object_id] = record.incarnation
 
 
 def _process(name: str) -> str:
@@ -150,7 +155,7 @@ def _is_old(entry: os.DirEntry[str]) -> bool:
         return False  # it has just been finished
 
 
-def _records(file: Path, state: _Read) -> Iterator[Record]:
+def _records(file: Path, state: _FileState) -> Iterator[Record]:
     with file.open("rb") as stream:
         stream.seek(state.offset)
         records, read_bytes = whole_records(stream.read())

@@ -29,20 +29,20 @@ def publish_always(place: NodePlace) -> None:
 
 
 async def _publish_always(place: NodePlace) -> None:
-    published = _Published(f"{node_number(place.ray_node_id):x}")
+    published = _PublishedCounters(f"{node_number(place.ray_node_id):x}")
     calls = ControlClient((place.directory / "secret").read_bytes().strip())
     while True:
         try:
             record = json.loads((place.directory / "node.json").read_text())
             published.set(await calls.stats(record["control"]))
-        except (HopliteError, OSError, ValueError) as error:  # between two lives of the node
+        except (HopliteError, OSError, ValueError) as error:  # between two incarnations of the node
             _logger.info("no metrics of the node now: %s", error)
         except Exception as error:  # for example, a node of another release lacks a counter
             _logger.warning("no metrics of the node now: %s: %s", type(error).__name__, error)
         await asyncio.sleep(_EVERY_S)
 
 
-class _Published:
+class _PublishedCounters:
     """The counters that Ray has, of one node."""
 
     def __init__(self, node: str) -> None:
@@ -58,7 +58,7 @@ class _Published:
             gauge.set(counters[name], self._tags)
         for name, counter in self._counters.items():
             last, value = self._published.get(name, 0), counters[name]
-            more = value - last if value >= last else value  # less: another life of the node
+            more = value - last if value >= last else value  # less: another incarnation of the node
             if more:
                 counter.inc(more, self._tags)
             self._published[name] = value

@@ -22,7 +22,7 @@ from hoplite_ray.errors import (
     LayoutMismatchError,
     ReduceError,
 )
-from hoplite_ray.pending import Pending, PendingReduce, Received
+from hoplite_ray.pending import Pending, PendingReduce, ReceivedObject
 from hoplite_ray.plugin.handle.messages import Combination
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
@@ -30,7 +30,7 @@ from hoplite_ray.store import Store
 from hoplite_ray.values.layout import Layout, Share, check_reducible
 
 _FOLDED_HERE_BYTES = 64 << 10  # up to it the caller's node folds, and nothing has to come
-_fetching: set[asyncio.Task[None]] = set()  # the last blocks of results that have committed
+_fetch_tasks: set[asyncio.Task[None]] = set()  # the last blocks of results that have committed
 
 _POLL_S = (0.0005, 0.01)  # first and longest pause between looks at a reduce that may commit
 
@@ -49,7 +49,7 @@ class ReduceRun:
     ids: list[bytes]
     layout: Layout | None = None
     failed: list[Source] = field(default_factory=list)
-    fetch: Pending[Received] | None = None  # of the result, to this node
+    fetch: Pending[ReceivedObject] | None = None  # of the result, to this node
 
     @classmethod
     def of(
@@ -95,8 +95,8 @@ class ReduceRun:
             layout = self.layout if share is None else share.layout
             if self.fetch is not None:
                 rest = asyncio.create_task(_fetch_rest(self.fetch))
-                _fetching.add(rest)
-                rest.add_done_callback(_fetching.discard)
+                _fetch_tasks.add(rest)
+                rest.add_done_callback(_fetch_tasks.discard)
             return layout, tuple(self.ids[index] for index in sorted(members))
         except BaseException:
             for pending in (request, self.fetch):
@@ -209,6 +209,6 @@ def lost_sources(text: str) -> set[int]:
     return {int(index) for index in re.findall(r" source (\d+):", text)}
 
 
-async def _fetch_rest(fetch: Pending[Received]) -> None:
+async def _fetch_rest(fetch: Pending[ReceivedObject]) -> None:
     with suppress(HopliteError):  # a get of the result raises it
         await fetch.result_async()

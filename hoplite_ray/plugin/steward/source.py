@@ -89,7 +89,7 @@ async def resolve(source: Source, arrivals: asyncio.Queue[Source], take_bare: Ta
     """Wait for a source's task, get its handle or its error, and queue the source in `arrivals`."""
     try:
         assert source.ref is not None
-        await seams.ready(source.ref)
+        await seams.wait_ready(source.ref)
         size_bytes, node = await asyncio.to_thread(_locate, source)
         is_large = size_bytes > _HANDLE_BYTES_MAX
         handle = None if is_large else await _read_handle(lambda: source.ref)
@@ -99,7 +99,7 @@ async def resolve(source: Source, arrivals: asyncio.Queue[Source], take_bare: Ta
                 handle = taken
             else:
                 source.wrapped = taken
-                await seams.ready(taken)
+                await seams.wait_ready(taken)
                 del taken
                 handle = await _read_handle(lambda: source.wrapped)
         source.handle = handle
@@ -119,7 +119,7 @@ async def _read_handle(ref: Callable[[], Ref | None]) -> Array | None:
     failure = value_seams.failure_in(unread)
     if failure is not None:
         raise SourceError(failure) if isinstance(failure, bytes) else failure
-    value = value_seams.value_made_of(unread, _NAMES)
+    value = value_seams.read_value(unread, _NAMES)
     return value if isinstance(value, Array) else None
 
 

@@ -3,10 +3,10 @@
 The steward owns the anchors of arrays, and runs the pending reduces and gathers of its node's
 processes as coroutines. It finds dead processes, ends their pending calls, and makes orphans of
 the objects that they had put. It gives the node's counters to Ray's metrics. It uses no CPU, and
-leaves when nothing needs it (leaving.py).
+leaves when nothing needs it (departure.py).
 
-When the steward dies, Ray restarts it. Pending calls then begin again. The objects of its last
-life's anchors become orphans, because no process learns any more when their handles go.
+When the steward dies, Ray restarts it. Pending calls then begin again. The objects of the dead
+steward's anchors become orphans, because no process learns any more when their handles go.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import ray
 
 from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin.handle.array import Array
-from hoplite_ray.plugin.handle.messages import Bare, Combination, Gathered, Taken
+from hoplite_ray.plugin.handle.messages import Bare, BareResult, Combination, Gathered
 from hoplite_ray.plugin.process import job_options
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.process.reaper import Reaper
@@ -33,12 +33,12 @@ from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward.bare_sources import BareSources
 from hoplite_ray.plugin.steward.collecting import run_gather
+from hoplite_ray.plugin.steward.departure import Departure
 from hoplite_ray.plugin.steward.journals import Journals
-from hoplite_ray.plugin.steward.leaving import Departure
 from hoplite_ray.plugin.steward.publishing import publish_always
 from hoplite_ray.plugin.steward.reducing import ReduceRun
 from hoplite_ray.plugin.steward_client.client import parse_guest
-from hoplite_ray.plugin.steward_client.life import StewardLife
+from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
 from hoplite_ray.store import new_id
 
 T = TypeVar("T")
@@ -62,31 +62,31 @@ class Steward:
     """The steward's duties; see the module. Its public methods are coroutines of one thread."""
 
     def __init__(self) -> None:
-        job_options.ask_nothing()  # the process that needs this steward has fixed the cluster's
+        job_options.follow_cluster()  # the process that needs this steward has fixed the cluster's
         self._here = attachment()
-        self._life = StewardLife(self._here.place)
+        self._life = StewardIncarnation(self._here.place)
         self._is_restarted = seams.restarts() > 0
-        self._anchors: set[bytes] = set()  # of this life, as long as a process has them
+        self._anchors: set[bytes] = set()  # of this incarnation, while a process has them
         here = self._here
         self._journals = Journals(here.journal, here.place.journals, self._anchors.__contains__)
         self._reaper = Reaper(self._delete_anchored)
         self._pending: dict[bytes, _Pending] = {}
         self._bare = BareSources()
         self._departure = Departure(here.place, self._life, self._has_duties)
-        self._collect = False  # True if errors have left cycles behind, which may keep refs
+        self._needs_gc = False  # True if errors have left cycles behind, which may keep refs
         for name, run in (("steward", self._reap), ("metrics", self._publish)):
             threading.Thread(target=run, name=f"hoplite-{name}", daemon=True).start()
 
     async def anchors(self, count: int) -> tuple[int, list[Ref]]:
-        """Return this life's number, and `count` new anchors for arrays that the caller will make.
+        """Return this incarnation, and `count` new anchors for arrays that the caller will make.
 
-        The steward marks its own life as used, because a caller of another Ray node can't.
+        The steward marks itself as used, because a caller on another Ray node can't.
         """
-        await asyncio.to_thread(StewardLife.use, self._here.place)
+        await asyncio.to_thread(StewardIncarnation.use, self._here.place)
         return self._life.number, [self._make_anchor() for _ in range(count)]
 
     async def hold(self, anchors: list[bytes]) -> list[Ref]:
-        """Return those of `anchors` that are of this life, so that Ray learns of the caller."""
+        """Return those of `anchors` that this steward made, so that Ray learns of the caller."""
         refs = [seams.ref_of(each) for each in anchors if each in self._anchors]
         return [ref for ref in refs if seams.is_owned(ref)]
 
@@ -98,42 +98,42 @@ class Steward:
         the process that has the answer, by its journal or as a guest. The reduce ends with it.
         """
 
-        async def reduced(answer: bytes) -> Array:
+        async def run_reduce(answer: bytes) -> Array:
             target = new_id() if self._is_restarted else answer
             for tries_left in reversed(range(_TRIES)):
                 anchor = self._make_anchor()
                 self._here.journal.record_anchored(target, anchor.binary(), 0)
                 try:
                     store = await asyncio.to_thread(lambda: self._here.store)
-                    take_bare = partial(self._bare.have_read, caller, answer)
+                    take_bare = partial(self._bare.request_read, caller, answer)
                     run = ReduceRun.of(refs, store, target, how, take_bare)
                     layout, members = await run.run()
                     return Array(target, 0, layout, anchor, members=members)
                 except NodeLostError:
                     if not tries_left:
                         raise
-                    target = new_id()  # in the next life of the node
+                    target = new_id()  # in the next incarnation of the node
             raise AssertionError("unreachable")
 
-        return await self._answer(refs, caller, reduced)
+        return await self._run_call(refs, caller, run_reduce)
 
     async def gather(self, refs: list[Ref], caller: str) -> Gathered | None:
         """Return the handles of all sources when they are there; `caller` as in `reduce`."""
 
-        async def gathered(answer: bytes) -> Gathered:
-            return await run_gather(refs, partial(self._bare.have_read, caller, answer))
+        async def run_handles(answer: bytes) -> Gathered:
+            return await run_gather(refs, partial(self._bare.request_read, caller, answer))
 
-        return await self._answer(refs, caller, gathered)
+        return await self._run_call(refs, caller, run_handles)
 
     async def bare_sources(self, caller: str) -> list[Bare]:
         """Wait for bare sources that `caller` shall read, and return them; see bare_sources.py."""
         return await self._bare.next_for(caller)
 
-    async def take_bare(self, key: bytes, taken: Taken) -> None:
+    async def take_bare(self, key: bytes, taken: BareResult) -> None:
         """Take the caller's result for a bare source."""
-        self._bare.take(key, taken)
+        self._bare.deliver(key, taken)
 
-    async def _answer(
+    async def _run_call(
         self, refs: list[Ref], caller: str, run: Callable[[bytes], Awaitable[T]]
     ) -> T | None:
         """Run a call with its answer's id, and return its result; None if no reference is left."""
@@ -146,10 +146,10 @@ class Steward:
             if not await asyncio.to_thread(self._is_dead, caller):
                 return await run(answer)
         except Exception:
-            self._collect = True
+            self._needs_gc = True
             raise
         except asyncio.CancelledError:
-            self._collect = True
+            self._needs_gc = True
             if answer in self._pending:
                 raise  # ray.cancel
             # Abandoned: no process reads the answer, and Ray would log an error as unhandled.
@@ -181,17 +181,17 @@ class Steward:
         """Find dead processes, and end their calls and objects; runs on a thread of its own."""
         while True:
             try:
-                left = self._journals.of_the_dead()
+                left = self._journals.find_dead()
                 self._end_calls_of(left.processes | self._dead_guests())
-                _ = self._here.store  # starts the next life of a node that has died alone
-                for object_id, incarnation in (left.orphans | left.unheard).items():
+                _ = self._here.store  # restarts a node that has died alone
+                for object_id, incarnation in (left.orphans | left.unwatched).items():
                     self._here.orphan(object_id, upto=incarnation)
                 self._journals.release(left)
-                self._departure.look()
-            except Exception as error:  # `of_the_dead` returns the same again, for the next try
+                self._departure.poll()
+            except Exception as error:  # `find_dead` returns the same again, for the next try
                 _logger.warning("orphans are left for later: %s", error)
-            if self._collect:
-                self._collect = False
+            if self._needs_gc:
+                self._needs_gc = False
                 gc.collect()
             time.sleep(_REAP_EVERY_S)
 
@@ -200,7 +200,7 @@ class Steward:
 
         On a drained node only calls count, because other nodes have the objects and their ends.
         """
-        return bool(self._pending or (not is_drained and self._journals.has_any()))
+        return bool(self._pending or (not is_drained and self._journals.has_objects()))
 
     def _publish(self) -> None:
         publish_always(self._here.place)

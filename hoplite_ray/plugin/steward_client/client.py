@@ -67,7 +67,7 @@ def ask_any(
     """Return the result of `ask` for this Ray node's steward, or for another if Ray places none.
 
     Args:   `here` and each of `elsewhere` give a steward; `ask` takes a steward, and True if it is
-            this node's. If the steward leaves during the call, `ask` is called for its next life.
+            this node's. If the steward leaves during the call, `ask` is called for the next one.
     Raises: HopliteError if Ray places no steward on any node; any error of `ask`.
     """
     for tries_left in reversed(range(_TRIES)):

@@ -14,7 +14,7 @@ from typing import Any, overload
 
 import ray
 
-from hoplite_ray.pending import Pending, shown
+from hoplite_ray.pending import Pending, show_progress
 from hoplite_ray.plugin.handle import array as arrays
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.handle.fetching import (
@@ -93,7 +93,7 @@ async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | N
     pending = await in_thread(deadline, fill_in, pending, found, deadline)
     under_way = [each.pending for each in fetches_in(pending)]
 
-    async with shown(under_way):
+    async with show_progress(under_way):
         reading = _Reading(awaited, under_way, deadline, timeout_s)
         values = await _all_of([reading.value_of(each) for each in pending])
     return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
@@ -143,7 +143,7 @@ async def wait_async(
     ready, pending = wait(refs, num_returns=num_returns, timeout_s=0)  # also refuses bad arguments
     if len(ready) == num_returns:
         return ready, pending
-    waits = [asyncio.ensure_future(seams.ready(ref)) for ref in refs]
+    waits = [asyncio.ensure_future(seams.wait_ready(ref)) for ref in refs]
     are_enough = asyncio.Event()
     done: list[asyncio.Future[None]] = []
 
@@ -302,7 +302,9 @@ async def _all_of(values: list[Coroutine[Any, Any, Any]]) -> list[Any]:
 async def _ray_value(ref: Ref, is_pending: bool) -> Any:
     has_transport = ref.tensor_transport() is not None
     if is_pending or has_transport:
-        await seams.ready(ref)  # an await of the ref itself, cancelled, would keep it until it ends
+        await seams.wait_ready(
+            ref
+        )  # an await of the ref itself, cancelled, would keep it until it ends
     if has_transport:  # awaited, it would be fetched on the thread of all Ray's answers
         return await asyncio.to_thread(ray.get, ref)
     return await ref

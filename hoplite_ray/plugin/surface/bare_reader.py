@@ -11,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
 from hoplite_ray.plugin.handle.array import Array, make
-from hoplite_ray.plugin.handle.messages import Bare, Taken
+from hoplite_ray.plugin.handle.messages import Bare, BareResult
 from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
@@ -29,7 +29,7 @@ class BareReader:
         self.steward: Any = None
         self._asked: queue.SimpleQueue[tuple[Any, str]] = queue.SimpleQueue()
         self._pending: set[bytes] = set()  # answers that have not come and are still referred to
-        self._kept: list[tuple[bytes, Taken]] = []  # handles, kept until the answer has them
+        self._kept: list[tuple[bytes, BareResult]] = []  # handles, kept until the answer has them
         self._thread = threading.Thread(target=self._run, name="hoplite-bare", daemon=True)
         self._thread.start()
 
@@ -41,7 +41,7 @@ class BareReader:
         self.steward = steward
         answer = result.binary()
         self._pending.add(answer)
-        seams.on_settled(result, lambda: self._pending.discard(answer))
+        seams.add_settled_callback(result, lambda: self._pending.discard(answer))
         self._asked.put((steward, caller))
 
     @property
@@ -61,21 +61,21 @@ class BareReader:
 
     def _serve(self, steward: Any, caller: str) -> None:
         while self._pending and self._asked.empty():
-            for each in seams.answer_to(
+            for each in seams.wait_for_answer(
                 lambda: steward.bare_sources.remote(caller), self.here.connection
             ):
                 taken = self._read(each)
                 self._kept.append((each.answer, taken))
-                with seams.staying(self.here.connection):
+                with seams.stay_connected(self.here.connection):
                     steward.take_bare.remote(each.key, taken)
                 del each, taken
             self._kept = [each for each in self._kept if each[0] in self._pending]
 
-    def _read(self, bare: Bare) -> Taken:
+    def _read(self, bare: Bare) -> BareResult:
         try:
             if bare.is_large:
                 return [self._wrap_where_it_is(bare)]
-            value = seams.answer_to(lambda: bare.refs[0], self.here.connection)
+            value = seams.wait_for_answer(lambda: bare.refs[0], self.here.connection)
             return make(_encode_source(bare.index, value))
         except HopliteError as error:
             return error
@@ -87,7 +87,7 @@ class BareReader:
         """Have a task put a bare value into the store on the Ray node that has it."""
         where = bare.node or self.here.place.ray_node_id
         task = _wrap.options(scheduling_strategy=NodeAffinitySchedulingStrategy(where, soft=True))
-        with seams.staying(self.here.connection):
+        with seams.stay_connected(self.here.connection):
             ref: Ref = task.remote(bare.refs, bare.index)
             return ref
 

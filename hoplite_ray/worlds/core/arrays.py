@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
-from hoplite_ray.values.dtypes import imported, memory_step, numpy_dtype, numpy_name, torch_name
+from hoplite_ray.values.dtypes import (
+    import_optional,
+    memory_step,
+    numpy_dtype,
+    numpy_name,
+    torch_name,
+)
 
 # The dtypes that numpy exports as a buffer; other arrays are viewed as bytes.
 _PLAIN = frozenset("?bhilqBHILQefdFD")
@@ -122,7 +128,7 @@ def _view_torch(value: Any, torch: Any) -> tuple[str, np.ndarray[Any, Any]]:
         raise InvalidArgumentError(f"a tensor whose dtype {value.dtype} {error}") from error
     plain = value.detach()
     if value.dtype is torch.bfloat16:
-        kind = imported("ml_dtypes").bfloat16
+        kind = import_optional("ml_dtypes").bfloat16
         return name, plain.view(torch.int16).numpy().view(kind)
     try:
         return name, plain.numpy()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from hoplite_ray import ending  # noqa: F401 - which lets go of all at the end
+from hoplite_ray import process_end  # noqa: F401 - which lets go of all at the end
 from hoplite_ray._native import Completions, WorldOperation
 
 T = TypeVar("T")

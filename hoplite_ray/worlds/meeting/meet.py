@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from hoplite_ray._native import WorldPort
-from hoplite_ray.base.threads import begin
+from hoplite_ray.base.threads import run_in_thread
 from hoplite_ray.errors import WorldError, WorldTimeoutError
 from hoplite_ray.worlds.gpu.communicators import NewWorld, connect
 from hoplite_ray.worlds.gpu.nccl import Gpu, settle
@@ -153,7 +153,9 @@ class Meet:
         """Return the rendezvous, and put it into `own` if this loop must close it."""
         if meet_at is None:
             plan.obstacle = "Ray does not answer"
-            of_ray = await asyncio.wrap_future(begin(find_ray_rendezvous, "hoplite-look-up"))
+            of_ray = await asyncio.wrap_future(
+                run_in_thread(find_ray_rendezvous, "hoplite-look-up")
+            )
             own.append(of_ray)
             return of_ray
         if not isinstance(meet_at, str):
@@ -168,7 +170,7 @@ class Meet:
     async def _heed_secrecy(self, plan: Plan) -> None:
         """Read the TLS files anew for each join, where data_tls is on."""
         plan.obstacle = "Ray does not say whether data_tls is on"
-        asked = begin(self._secrecy.context, "hoplite-data-tls")
+        asked = run_in_thread(self._secrecy.context, "hoplite-data-tls")
         self.place.tls = await asyncio.wrap_future(asked)
 
     async def _open_door(self, plan: Plan, meet_at: Rendezvous | str | None) -> None:
@@ -176,7 +178,7 @@ class Meet:
         while True:
             try:
                 address = await asyncio.wrap_future(
-                    begin(lambda: own_address(meet_at), "hoplite-own-address")
+                    run_in_thread(lambda: own_address(meet_at), "hoplite-own-address")
                 )
                 return self.place.open_door(address)
             except OSError as error:  # there is no route yet, or no name

@@ -45,4 +45,4 @@ def needs_encryption() -> bool:
     from hoplite_ray.plugin.process import job_options
     from hoplite_ray.plugin.seams import core as seams
 
-    return not seams.is_client() and start.has_data_tls(job_options.asked())
+    return not seams.is_client() and start.has_data_tls(job_options.requested_config())

@@ -1,4 +1,4 @@
-"""How long a caller may take to say what it wants, before it has proven anything.
+"""The time limit for a call's request to arrive, before the caller has proven anything.
 
 gRPC counts a call from its headers on and waits for the request without limit: some thousand calls
 that never send theirs would take every place there is for calls.
@@ -16,8 +16,8 @@ import grpc.aio
 REQUEST_S = 5.0  # a request of the largest kind is some hundred KiB and comes with its headers
 
 
-class Patience(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Ends a call of one request when the request does not arrive in time."""
+class RequestTimeout(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Ends a call if its one request does not arrive in time."""
 
     async def intercept_service(
         self,
@@ -30,19 +30,21 @@ class Patience(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no
             return None
 
         async def answer(requests: AsyncIterator[Any], context: Any) -> Any:
-            return await handler.unary_unary(await _first(requests, context), context)
+            return await handler.unary_unary(await _read_request(requests, context), context)
 
-        async def answers(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-            async for reply in handler.unary_stream(await _first(requests, context), context):
+        async def stream_answers(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+            async for reply in handler.unary_stream(
+                await _read_request(requests, context), context
+            ):
                 yield reply
 
         codecs = (handler.request_deserializer, handler.response_serializer)
         if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(answers, *codecs)
+            return grpc.stream_stream_rpc_method_handler(stream_answers, *codecs)
         return grpc.stream_unary_rpc_method_handler(answer, *codecs)
 
 
-async def _first(requests: AsyncIterator[Any], context: Any) -> Any:
+async def _read_request(requests: AsyncIterator[Any], context: Any) -> Any:
     try:
         async with asyncio.timeout(REQUEST_S):
             return await anext(requests)

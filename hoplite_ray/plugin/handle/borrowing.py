@@ -26,15 +26,15 @@ from hoplite_ray.plugin.steward_client.client import steward_on
 _logger = logging.getLogger("hoplite_ray.holding")
 
 # A twentieth of Ray's 2 s. Arguments of short tasks have gone by then, and cost nothing.
-_SOON_S = 0.1
+_DELAY_S = 0.1
 
 
-class Holdings:
+class BorrowedArrays:
     """The arrays that this process has received lately. Any thread may add."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._given: queue.SimpleQueue[weakref.ref[Any]] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[weakref.ref[Any]] = queue.SimpleQueue()
         self._calls: set[Future[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="hoplite-holdings", daemon=True)
         self._thread.start()
@@ -46,28 +46,28 @@ class Holdings:
 
     def add(self, array: Any) -> None:
         """Ask for the anchor of `array` soon, unless it has gone by then."""
-        self._given.put(weakref.ref(array))
+        self._received.put(weakref.ref(array))
 
     def _run(self) -> None:
         while True:
-            given = [self._given.get()]
-            time.sleep(_SOON_S)
-            while not self._given.empty():
-                given.append(self._given.get())
+            received = [self._received.get()]
+            time.sleep(_DELAY_S)
+            while not self._received.empty():
+                received.append(self._received.get())
             connection = seams.connection()
             if connection is None:
                 continue  # an array from before a ray.shutdown needs nothing any more
             try:
-                with seams.staying(connection):
-                    self._ask(given)
+                with seams.stay_connected(connection):
+                    self._borrow(received)
             except HopliteError:
                 continue  # that was a ray.shutdown
             except Exception as error:  # the next arrays may succeed
-                _logger.warning("%d arrays are not asked for: %s", len(given), error)
+                _logger.warning("%d arrays are not asked for: %s", len(received), error)
 
-    def _ask(self, given: list[weakref.ref[Any]]) -> None:
+    def _borrow(self, received: list[weakref.ref[Any]]) -> None:
         of_node = defaultdict(set)
-        for each in given:
+        for each in received:
             array = each()
             if array is not None and (owner := seams.owner_node_id(array._anchor)) is not None:
                 of_node[owner].add(array._anchor.binary())
@@ -84,12 +84,12 @@ class Holdings:
         self._calls.discard(call)
 
 
-_current: Holdings | None = None
+_current: BorrowedArrays | None = None
 
 
-def hold(array: Any) -> None:
+def register_borrow(array: Any) -> None:
     """Have this process ask for the anchor of `array`, which it has received."""
     global _current
     if _current is None or not _current.is_alive:
-        _current = Holdings()
+        _current = BorrowedArrays()
     _current.add(array)

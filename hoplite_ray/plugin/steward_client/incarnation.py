@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from hoplite_ray.base import locks
 from hoplite_ray.plugin.node.start import NodePlace
 
-_LIFE_DIGITS = 9
-_ENDS_AT = _LIFE_DIGITS
+_NUMBER_DIGITS = 9
+_ENDS_AT = _NUMBER_DIGITS
 _ENDS = b"-"
 _USED_AT = _ENDS_AT + 1
 _USED = b"u"
 _NO_MARK = b" "
 
 
-class StewardLife:
+class StewardIncarnation:
     """The number of the current steward process, which holds the file's flock while it is current.
 
     The file has the number, and two marks:
@@ -32,20 +32,20 @@ class StewardLife:
     def __init__(self, place: NodePlace) -> None:
         file = place.directory / "steward"
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        locks.take(self._descriptor)
-        self.number = int(os.pread(self._descriptor, _LIFE_DIGITS, 0) or b"0") + 1
-        os.pwrite(self._descriptor, b"%0*d " % (_LIFE_DIGITS, self.number), 0)
+        locks.acquire(self._descriptor)
+        self.number = int(os.pread(self._descriptor, _NUMBER_DIGITS, 0) or b"0") + 1
+        os.pwrite(self._descriptor, b"%0*d " % (_NUMBER_DIGITS, self.number), 0)
 
-    def was_used(self) -> bool:
-        """Return True if a caller has begun to rely on this life since the last such question."""
+    def take_use_mark(self) -> bool:
+        """Remove a caller's mark; return True if there was one since the last call."""
         if os.pread(self._descriptor, 1, _USED_AT) != _USED:
             return False
         os.pwrite(self._descriptor, _NO_MARK, _USED_AT)
         return True
 
     @contextmanager
-    def ending(self) -> Iterator[None]:
-        """Keep callers in the body from relying on this life, unless `was_used` is True there."""
+    def announce_end(self) -> Iterator[None]:
+        """Keep callers in the body off this steward, unless `take_use_mark` returns True there."""
         os.pwrite(self._descriptor, _ENDS, _ENDS_AT)
         try:
             yield
@@ -53,25 +53,26 @@ class StewardLife:
             os.pwrite(self._descriptor, _NO_MARK, _ENDS_AT)
 
     @staticmethod
-    def of(place: NodePlace) -> int:
-        """Return the number of the current life, without relying on it; 0 if there is none."""
+    def current(place: NodePlace) -> int:
+        """Return the number of the current steward, without a mark; 0 if there is none."""
         with _open_file(place) as descriptor:
-            return _read_life(descriptor)[0]
+            return _read_number(descriptor)[0]
 
     @staticmethod
     def use(place: NodePlace, timeout_s: float | None = None) -> int | None:
-        """Return the number of the life on which the caller relies from now on; 0 if there is none.
+        """Mark the current steward as used, and return its number; 0 if there is none.
 
-        That life stays for seconds more, in which the caller gives it something to do. The call
-        waits while the life may be about to end. This takes milliseconds, except when Ray does not
-        answer the steward: None after `timeout_s`.
+        The steward then stays for seconds, in which the caller gives it a duty. While the steward
+        may be about to end, the call waits. This takes milliseconds, except when Ray does not
+        answer the steward.
+        Returns: None after `timeout_s`.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         with _open_file(place) as descriptor:
             if descriptor is not None:
                 os.pwrite(descriptor, _USED, _USED_AT)
             while True:
-                life, ends = _read_life(descriptor)
+                life, ends = _read_number(descriptor)
                 if not ends:
                     return life
                 if time.monotonic() >= deadline:
@@ -81,7 +82,7 @@ class StewardLife:
 
 @contextmanager
 def _open_file(place: NodePlace) -> Iterator[int | None]:
-    """Open the file of the lives; yield None if there is no file yet."""
+    """Open the steward's file; yield None if there is no file yet."""
     try:
         descriptor = os.open(place.directory / "steward", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -93,11 +94,11 @@ def _open_file(place: NodePlace) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _read_life(descriptor: int | None) -> tuple[int, bool]:
-    """Return the number of the current life, or 0, and True if it may be about to end."""
+def _read_number(descriptor: int | None) -> tuple[int, bool]:
+    """Return the current steward's number, or 0, and True if it may be about to end."""
     if descriptor is None:
         return 0, False
     if not locks.is_held_by_another(descriptor):
         return 0, False
     text = os.pread(descriptor, _USED_AT, 0)
-    return int(text[:_LIFE_DIGITS] or b"0"), text[_ENDS_AT:] == _ENDS
+    return int(text[:_NUMBER_DIGITS] or b"0"), text[_ENDS_AT:] == _ENDS

@@ -28,14 +28,14 @@ _WAIT_S = 1.0
 _LOOK_S = 0.001  # between two looks whether native objects are left
 
 
-class _Gone:
-    """Stands in the place of a native object that was released."""
+class _Released:
+    """Replaces a native object that was released; any use raises NodeLostError."""
 
     def __getattr__(self, name: str) -> Any:
         raise NodeLostError("this process ends; nothing can be asked of its node any more")
 
 
-_gone = _Gone()
+_released = _Released()
 _has_forked_threads = False
 
 
@@ -44,20 +44,20 @@ def _has_threads() -> bool:
     return len(sys._current_frames()) > 1
 
 
-def _release() -> None:
+def _release_native() -> None:
     """Replace every native object, and wait at most `_WAIT_S` until no thread has one."""
     _native.begin_end()
     if not _native.handles():
         return
-    is_ours: Callable[[type], bool] = cache(_is_ours)
+    is_ours: Callable[[type], bool] = cache(_is_our_type)
     for each in gc.get_objects():
         if type(each) is FrameType:
-            _empty(each)
+            _clear_frame(each)
         elif type(each) is ModuleType:
             if _is_of_package(vars(each).get("__name__")):
-                _replace(vars(each))
+                _replace_native(vars(each))
         elif is_ours(type(each)) and hasattr(each, "__dict__"):
-            _replace(vars(each))
+            _replace_native(vars(each))
     deadline_s = time.monotonic() + _WAIT_S
     while _native.handles() and _has_threads() and time.monotonic() < deadline_s:
         time.sleep(_LOOK_S)
@@ -67,40 +67,40 @@ def _is_of_package(module: object) -> bool:
     return str(module).partition(".")[0] == _PACKAGE
 
 
-def _is_ours(kind: type) -> bool:
+def _is_our_type(kind: type) -> bool:
     return any(_is_of_package(getattr(base, "__module__", "")) for base in kind.__mro__)
 
 
-def _empty(frame: FrameType) -> None:
-    """Release what a frame of this package holds, if it has returned and an exception keeps it."""
+def _clear_frame(frame: FrameType) -> None:
+    """Clear a frame of this package that has returned, and that an exception keeps."""
     if _is_of_package(frame.f_globals.get("__name__")):
-        with suppress(RuntimeError):  # it has not
+        with suppress(RuntimeError):  # the frame still runs
             frame.clear()
 
 
-def _replace(attributes: dict[str, Any]) -> None:
-    """Replace the values that are native, and those of a table that is a value."""
+def _replace_native(attributes: dict[str, Any]) -> None:
+    """Replace native values, also those in a dict that is a value."""
     tables = [attributes, *(each for each in list(attributes.values()) if type(each) is dict)]
     for table in tables:
         for name, value in list(table.items()):
             if type(value).__module__ == _native.__name__:
-                table[name] = _gone
+                table[name] = _released
                 if isinstance(value, _native.Client):
                     value.close()  # which ends the calls of other threads
 
 
-def _note_threads() -> None:
+def _record_threads() -> None:
     global _has_forked_threads
     _has_forked_threads = _has_threads()
 
 
-def _forgive() -> None:
+def _ignore_forked_leaks() -> None:
     """Ignore leaks in a forked child: nothing frees the frames of its parent's other threads."""
     if _has_forked_threads and _native.handles():
         _native.ignore_leaks()
 
 
-os.register_at_fork(before=_note_threads, after_in_child=_forgive)
+os.register_at_fork(before=_record_threads, after_in_child=_ignore_forked_leaks)
 # Finalizers run in the reverse order of their making. This one is the last of all, so that every
 # store is closed before it.
-weakref.finalize(_gone, _release)
+weakref.finalize(_released, _release_native)

@@ -66,68 +66,70 @@ class Memory:
     whole_since_s: float | None
 
 
-def memories(
+def ask_memories(
     cluster: Cluster, nodes: list[NodeReport], digits: str, *, timeout_s: float
 ) -> list[Memory | ControlError]:
-    """Ask all nodes at once; in their order."""
+    """Ask all nodes at once; returns their answers in the order of `nodes`."""
 
     async def ask() -> list[Memory | ControlError]:
         return await ask_each(
-            cluster, nodes, lambda calls, node: _memory(calls, node, digits, timeout_s)
+            cluster, nodes, lambda calls, node: _ask_memory(calls, node, digits, timeout_s)
         )
 
     return asyncio.run(ask())
 
 
-async def _memory(calls: ControlClient, node: NodeReport, digits: str, timeout_s: float) -> Memory:
+async def _ask_memory(
+    calls: ControlClient, node: NodeReport, digits: str, timeout_s: float
+) -> Memory:
     object_id = bytes.fromhex(digits.ljust(ID_DIGITS, "0"))
     ours_s, error_s = 0.0, float("inf")
     for _ in range(_CLOCK_LOOKS):
         asked_s = time.monotonic()
-        told = await calls.trace(
+        reply = await calls.trace(
             node.control, object_id, len(digits), timeout_s=timeout_s / _CLOCK_LOOKS
         )
         took_s = time.monotonic() - asked_s
         if took_s / 2 < error_s:
-            ours_s, error_s = asked_s + took_s / 2 - told.now_ns / 1e9, took_s / 2
+            ours_s, error_s = asked_s + took_s / 2 - reply.now_ns / 1e9, took_s / 2
     return Memory(
         node=node,
-        moments=tuple(_moment(node, each, ours_s) for each in told.moments),
+        moments=tuple(_moment(node, each, ours_s) for each in reply.moments),
         clock_error_s=error_s,
-        kept_max=told.kept_max,
-        whole_since_s=told.oldest_ns / 1e9 + ours_s if told.forgotten else None,
+        kept_max=reply.kept_max,
+        whole_since_s=reply.oldest_ns / 1e9 + ours_s if reply.forgotten else None,
     )
 
 
-def _moment(node: NodeReport, told: pb.Moment, ours_s: float) -> Moment:
+def _moment(node: NodeReport, row: pb.Moment, ours_s: float) -> Moment:
     return Moment(
         node_id=node.node_id,
-        object_id=told.object_id,
-        kind="arriving" if told.kind == "receiving" and told.size_bytes else told.kind,
-        at_s=told.at_ns / 1e9 + ours_s,
-        since_s=told.since_ns / 1e9 + ours_s,
-        error=told.error,
-        stripe=told.stripe,
-        stripe_count=told.stripe_count,
-        process=told.process,
-        peer=told.peer,
-        other=told.other,
-        size_bytes=told.size_bytes,
+        object_id=row.object_id,
+        kind="arriving" if row.kind == "receiving" and row.size_bytes else row.kind,
+        at_s=row.at_ns / 1e9 + ours_s,
+        since_s=row.since_ns / 1e9 + ours_s,
+        error=row.error,
+        stripe=row.stripe,
+        stripe_count=row.stripe_count,
+        process=row.process,
+        peer=row.peer,
+        other=row.other,
+        size_bytes=row.size_bytes,
     )
 
 
-def life_of(digits: str, told: Iterable[Memory]) -> list[Moment]:
+def object_history(digits: str, memories: Iterable[Memory]) -> list[Moment]:
     """Return all moments of the object with an id that begins with `digits`, in order of time.
 
     Returns: those of its own, and the deaths and lost links of nodes that had to do with it.
     Raises:  NoTraceError if no node remembers one, or several ids begin so.
     """
-    told = list(told)
-    all_moments = [moment for memory in told for moment in memory.moments]
+    memories = list(memories)
+    all_moments = [moment for memory in memories for moment in memory.moments]
     own = [moment for moment in all_moments if moment.kind not in _OF_NODES]
     found = sorted({moment.object_id for moment in own})
     if not found:
-        raise NoTraceError(_why_none(digits, told))
+        raise NoTraceError(_explain_missing(digits, memories))
     if len(found) > 1:
         some = ", ".join(each.hex() for each in found[:4]) + (", ..." if len(found) > 4 else "")
         raise NoTraceError(
@@ -140,31 +142,31 @@ def life_of(digits: str, told: Iterable[Memory]) -> list[Moment]:
         for moment in all_moments
         if moment.kind in _OF_NODES and moment.peer in present and moment.at_s >= began_s
     ]
-    return _marked(sorted(own + deaths, key=lambda moment: moment.at_s))
+    return _mark_repeats(sorted(own + deaths, key=lambda moment: moment.at_s))
 
 
-def _marked(moments: list[Moment]) -> list[Moment]:
-    """Say which grants and receives repeat an earlier one."""
+def _mark_repeats(moments: list[Moment]) -> list[Moment]:
+    """Set `again` in grants and receives that repeat an earlier one."""
     seen = set()
-    marked = []
+    result = []
     for moment in moments:
         key = (moment.kind, *(getattr(moment, name) for name in _AGAIN.get(moment.kind, ())))
         if moment.kind in _AGAIN and key in seen:
             moment = replace(moment, again=True)
         seen.add(key)
-        marked.append(moment)
-    return marked
+        result.append(moment)
+    return result
 
 
-def _why_none(digits: str, told: list[Memory]) -> str:
+def _explain_missing(digits: str, memories: list[Memory]) -> str:
     text = f"no node remembers an object whose id begins with {digits}: "
-    silent = [memory for memory in told if not memory.kept_max]
+    silent = [memory for memory in memories if not memory.kept_max]
     if silent:
         names = ", ".join(f"{memory.node.node_id:x}" for memory in silent)
         return (
             text + f"nodes {names} keep nothing; without Ray, start them with moments_max above 0"
         )
-    short = [memory for memory in told if memory.whole_since_s is not None]
+    short = [memory for memory in memories if memory.whole_since_s is not None]
     if not short:
         return text + (
             "none of those that run has ever seen it, and what a node knew ends with it; "

@@ -1,4 +1,4 @@
-"""The messages that one end of an edge is to send, and the frames that carry them.
+"""The messages that wait at one end of an edge, and the frames that carry them.
 
 Messages that are posted while a send is under way go together, in the next frame. Arrays on GPUs
 follow their frame by NCCL.
@@ -27,7 +27,7 @@ _ALLOC_BYTES_MIN = 64 << 10  # of a frame; below it `World.alloc` gives ordinary
 _QUEUED_BYTES_MAX = 64 << 20  # bytes that wait to be sent; above it new calls wait for room
 
 
-class Outgoing:
+class Outbox:
     """The messages that wait for their frame. It belongs to one event loop."""
 
     def __init__(self, world: World, fail: Callable[[Exception], None]) -> None:
@@ -40,7 +40,7 @@ class Outgoing:
         self._fail = fail
         self._messages: deque[Message] = deque()
         self._queued_bytes = 0
-        self._sending: asyncio.Task[None] | None = None
+        self._send_task: asyncio.Task[None] | None = None
         self._is_sending = False
         self._is_over = False
         self.has_sent = asyncio.Event()  # set while nothing is to be sent, and at the end
@@ -67,8 +67,8 @@ class Outgoing:
     def stop(self) -> None:
         """Send nothing more, because the edge has broken. `end` must follow."""
         self._is_over = True
-        if self._sending is not None and self._sending is not asyncio.current_task():
-            self._sending.cancel()
+        if self._send_task is not None and self._send_task is not asyncio.current_task():
+            self._send_task.cancel()
 
     def end(self) -> None:
         """Drop what was not sent, and wake all that wait for room or for the last send."""
@@ -83,16 +83,18 @@ class Outgoing:
             return
         try:
             frame, arrays = self._next_frame()
-            steps = self._sent(frame, arrays)
+            steps = self._send_steps(frame, arrays)
             wanted = next(steps)
-        except StopIteration:  # the frame has gone; the rest of this turn's messages go together
+        except (
+            StopIteration
+        ):  # the frame was sent at once; the rest of this turn's messages go together
             asyncio.get_running_loop().call_soon(self._send_next)
         except Exception as error:  # for example no memory
             self._fail(error)
         else:
-            self._sending = asyncio.create_task(self._finish_send(steps, wanted))
+            self._send_task = asyncio.create_task(self._finish_send(steps, wanted))
 
-    def _sent(self, frame: np.ndarray[Any, Any], arrays: Sequence[Any]) -> Waits[None]:
+    def _send_steps(self, frame: np.ndarray[Any, Any], arrays: Sequence[Any]) -> Waits[None]:
         """Send a frame, and the arrays on the GPU that follow it."""
         for array in (frame, *arrays):
             yield from self._world.messages.send(array, self._peer, None)
@@ -121,9 +123,9 @@ class Outgoing:
         arrays = [array for message in messages for array in message.arrays]
         if gpu_bytes:
             metrics.count("serve_edge_gpu_bytes", gpu_bytes)
-        return pack_frame(messages, self._empty), arrays
+        return pack_frame(messages, self._alloc), arrays
 
-    def _empty(self, size_bytes: int) -> np.ndarray[Any, Any]:
+    def _alloc(self, size_bytes: int) -> np.ndarray[Any, Any]:
         if size_bytes >= _ALLOC_BYTES_MIN:
             with contextlib.suppress(WorldError):  # no memory to share: the frame is copied
                 return self._world.alloc(size_bytes, np.uint8)

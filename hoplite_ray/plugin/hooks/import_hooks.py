@@ -27,16 +27,16 @@ from hoplite_ray.plugin.hooks import flag
 def install() -> None:
     """Make each joint as soon as Ray's module is there."""
     missing = {}
-    for name, join in _JOINS.items():
+    for name, join in _HOOKS.items():
         module = sys.modules.get(name)
         if module is None:
             missing[name] = join
         else:
             join(module)
-    sys.meta_path.insert(0, _Imports(missing))
+    sys.meta_path.insert(0, _ImportHook(missing))
 
 
-class _Imports(MetaPathFinder):
+class _ImportHook(MetaPathFinder):
     """Notices imports of Ray's modules, which the finders behind it make.
 
     It stays in sys.meta_path: if it removed itself, an import that goes through that list would
@@ -54,11 +54,11 @@ class _Imports(MetaPathFinder):
             return None
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loaded(spec.loader, join)
+            spec.loader = _HookedLoader(spec.loader, join)
         return spec
 
 
-class _Loaded(Loader):
+class _HookedLoader(Loader):
     def __init__(self, loader: Loader, join: Callable[[Any], None]) -> None:
         self._loader = loader
         self._join = join
@@ -71,16 +71,16 @@ class _Loaded(Loader):
         self._join(module)
 
 
-def _wait_for_first_use(table: Any) -> None:
+def _add_transports_at_first_use(table: Any) -> None:
     fill = table._ensure_default_transports_registered
 
-    def filled() -> None:
+    def fill_and_join() -> None:
         fill()
         from hoplite_ray.plugin.direct import tables
 
-        tables.join()
+        tables.register()
 
-    table._ensure_default_transports_registered = filled
+    table._ensure_default_transports_registered = fill_and_join
 
 
 def _register_backend(table: Any) -> None:
@@ -88,18 +88,18 @@ def _register_backend(table: Any) -> None:
     importlib.import_module("hoplite_ray.plugin.groups.collective")
 
 
-def _expand_first(worker: Any) -> None:
+def _expand_flag(worker: Any) -> None:
     modify = worker._maybe_modify_runtime_env
 
-    def expanded(runtime_env: Any, _skip_env_hook: bool) -> Any:
+    def expand_and_modify(runtime_env: Any, _skip_env_hook: bool) -> Any:
         asked = runtime_env if _skip_env_hook else flag.expand(runtime_env)
         return modify(asked, _skip_env_hook)
 
-    worker._maybe_modify_runtime_env = expanded
+    worker._maybe_modify_runtime_env = expand_and_modify
 
 
-_JOINS: dict[str, Callable[[Any], None]] = {
-    "ray.experimental.rdt.util": _wait_for_first_use,
+_HOOKS: dict[str, Callable[[Any], None]] = {
+    "ray.experimental.rdt.util": _add_transports_at_first_use,
     "ray.util.collective.collective": _register_backend,
-    "ray._private.worker": _expand_first,
+    "ray._private.worker": _expand_flag,
 }

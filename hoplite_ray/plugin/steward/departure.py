@@ -23,7 +23,7 @@ from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.node.start import NodePlace, node_name, node_number
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client.client import steward_of
-from hoplite_ray.plugin.steward_client.life import StewardLife
+from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Departure:
     def __init__(
         self,
         place: NodePlace,
-        life: StewardLife,
+        life: StewardIncarnation,
         has_duties: Callable[..., bool],
     ) -> None:
         self._place = place
@@ -49,7 +49,7 @@ class Departure:
         self._has_asked_others = False
         self._is_drained = False
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Drain the node if Ray does; end this process if nothing needs it.
 
         Raises: HopliteError or OSError if the node does not answer: look again later.
@@ -65,12 +65,12 @@ class Departure:
             self._leave()
 
     def _is_needed(self) -> bool:
-        """Return True if there is something to do, or a caller has marked this life as used."""
-        was_used = self._life.was_used()
+        """Return True if the steward has duties, or a caller has marked it as used."""
+        was_used = self._life.take_use_mark()
         return self._has_duties(is_drained=self._is_drained) or was_used
 
     def _leave(self) -> None:
-        with self._life.ending():
+        with self._life.announce_end():
             if self._is_needed():
                 self._needed_s = time.monotonic()
                 return
@@ -81,7 +81,7 @@ class Departure:
     def _drain(self) -> None:
         if not self._has_asked_others and self._keeps_objects():
             self._ask_others()
-        node = self._record()
+        node = self._read_record()
         key = node["node_id"], node["incarnation"]
         drain = self._call(lambda calls, at: calls.drain(at, key, timeout_s=_DRAIN_ASK_S))
         if drain.drained and not self._is_drained:
@@ -105,9 +105,9 @@ class Departure:
         """Return the node's answer to `ask`."""
 
         async def answer() -> T:
-            calls = ControlClient(self._secret())
+            calls = ControlClient(self._read_secret())
             try:
-                return await ask(calls, self._record()["control"])
+                return await ask(calls, self._read_record()["control"])
             finally:
                 await calls.close()
 
@@ -115,11 +115,11 @@ class Departure:
 
     def _keeps_objects(self) -> bool:
         """Return True if other nodes may rely on objects of this node."""
-        stats = NodeStats.read(self._record()["control"], self._secret())
+        stats = NodeStats.read(self._read_record()["control"], self._read_secret())
         return stats.arena_bytes_pinned + stats.spill_bytes > 0
 
-    def _record(self) -> dict[str, Any]:
+    def _read_record(self) -> dict[str, Any]:
         return dict(json.loads((self._place.directory / "node.json").read_text()))
 
-    def _secret(self) -> bytes:
+    def _read_secret(self) -> bytes:
         return (self._place.directory / "secret").read_bytes().strip()
