@@ -29,39 +29,39 @@ class WorldCalls:
 
     async def send(self, tensor: Any, dst: int, world_name: str) -> None:
         """Send a tensor."""
-        await self._worlds.world(world_name).send(tensor, dst=dst)
+        await self._worlds.world(world_name).send_async(tensor, dst=dst)
 
     async def recv(self, tensor: Any, src: int, world_name: str) -> None:
         """Receive into a tensor."""
-        await self._worlds.world(world_name).recv(tensor, src=src)
+        await self._worlds.world(world_name).recv_async(tensor, src=src)
 
     async def broadcast(self, tensor: Any, src: int, world_name: str) -> None:
         """Fill all members' tensors from that of `src`."""
-        await self._worlds.world(world_name).broadcast(tensor, src=src)
+        await self._worlds.world(world_name).broadcast_async(tensor, src=src)
 
     async def all_reduce(self, tensor: Any, op: Any, world_name: str) -> None:
         """Fold all members' tensors into each; `op` is torch.distributed's, or its name."""
-        await self._worlds.world(world_name).all_reduce(tensor, op=_op(op))
+        await self._worlds.world(world_name).all_reduce_async(tensor, op=_op(op))
 
     async def reduce(self, tensor: Any, dst: int, op: Any, world_name: str) -> None:
         """Fold all members' tensors into that of `dst`."""
-        await self._worlds.world(world_name).reduce(tensor, dst=dst, op=_op(op))
+        await self._worlds.world(world_name).reduce_async(tensor, dst=dst, op=_op(op))
 
     async def all_gather(self, tensors: Sequence[Any], tensor: Any, world_name: str) -> None:
         """Fill `tensors`, one for each rank, with all members' tensors."""
-        await self._worlds.world(world_name).all_gather(tensor, out=tensors)
+        await self._worlds.world(world_name).all_gather_async(tensor, out=tensors)
 
     async def gather(
         self, tensor: Any, gather_list: Sequence[Any] | None, dst: int, world_name: str
     ) -> None:
         """Fill `gather_list` of `dst`."""
-        await self._worlds.world(world_name).gather(tensor, dst=dst, out=gather_list)
+        await self._worlds.world(world_name).gather_async(tensor, dst=dst, out=gather_list)
 
     async def scatter(
         self, tensor: Any, scatter_list: Sequence[Any] | None, src: int, world_name: str
     ) -> None:
         """Fill `tensor` from the `scatter_list` of `src`."""
-        await self._worlds.world(world_name).scatter(scatter_list, src=src, into=tensor)
+        await self._worlds.world(world_name).scatter_async(scatter_list, src=src, into=tensor)
 
 
 def _op(op: Any) -> str:

@@ -85,7 +85,7 @@ class Door:
         try:
             async with asyncio.timeout(_JOIN_S):
                 way = Doorway(sock, is_upstream=False)
-                world = await manager().join(
+                world = await manager().join_async(
                     name, rank=1, size=2, rendezvous=way, timeout_s=_JOIN_S
                 )
             edge = Edge(world, self._handler, self._what, self._reading)
@@ -139,7 +139,9 @@ async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str
             await say(sock, token=door["token"], world=name, version=VERSION)
             await hear(sock)  # welcome, or why not
             way = Doorway(sock, is_upstream=True)
-            world = await manager().join(name, rank=0, size=2, rendezvous=way, timeout_s=_JOIN_S)
+            world = await manager().join_async(
+                name, rank=0, size=2, rendezvous=way, timeout_s=_JOIN_S
+            )
     return Edge(world, handler, what)
 
 

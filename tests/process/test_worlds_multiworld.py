@@ -79,14 +79,14 @@ async def test_tensors_share_their_memory_and_others_are_refused() -> None:
     async with worlds.WorldManager() as left, worlds.WorldManager() as right:
         how = {"size": 2, "rendezvous": address}
         here, there = await asyncio.gather(
-            left.join("w", rank=0, **how), right.join("w", rank=1, **how)
+            left.join_async("w", rank=0, **how), right.join_async("w", rank=1, **how)
         )
         weights = torch.zeros(3, 4, requires_grad=True, dtype=torch.bfloat16)
-        await here.send(torch.ones(3, 4, dtype=torch.bfloat16), dst=1)
-        assert await there.recv(weights, src=0) is weights
+        await here.send_async(torch.ones(3, 4, dtype=torch.bfloat16), dst=1)
+        assert await there.recv_async(weights, src=0) is weights
         assert weights.sum() == 12.0
         sums = [torch.ones(3, dtype=torch.bfloat16), torch.ones(3, dtype=torch.bfloat16)]
-        await asyncio.gather(here.all_reduce(sums[0]), there.all_reduce(sums[1]))
+        await asyncio.gather(here.all_reduce_async(sums[0]), there.all_reduce_async(sums[1]))
         assert [each.tolist() for each in sums] == [[2.0] * 3] * 2
         for wrong, error in (
             (torch.ones(3, device="meta"), worlds.WorldError),
@@ -95,5 +95,5 @@ async def test_tensors_share_their_memory_and_others_are_refused() -> None:
             ("text", TypeError),
         ):
             with pytest.raises((error, TypeError, ValueError)):
-                await here.recv(wrong, src=1)
+                await here.recv_async(wrong, src=1)
         assert here.state is worlds.State.READY

@@ -1,7 +1,7 @@
 """Waiting for native operations: in an event loop, or in the calling thread.
 
-An operation of a world is a generator that yields what to wait for. Its awaitable and its blocking
-twin drive the same generator. An event loop has one descriptor, on which the native core reports
+An operation of a world is a generator that yields what to wait for. A verb and its awaitable twin
+drive the same generator. An event loop has one descriptor, on which the native core reports
 all operations that have ended, and one future for each operation that a task waits for. Nothing
 polls, and no thread waits for a loop.
 """
