@@ -37,7 +37,7 @@ class Collectives:
             assert world.broadcast(array, src=0).tolist() == [0, 1, 2]
         """
         steps = collectives.broadcast(self.membership.usable(), array, src, timeout_s)
-        result: T = run_blocking(steps)
+        result: T = run_blocking(steps, "broadcast")
         return result
 
     async def broadcast_async(self, array: T, *, src: int, timeout_s: float | None = None) -> T:
@@ -65,7 +65,7 @@ class Collectives:
             assert array.tolist() == [world.size] * 3
         """
         steps = collectives.all_reduce(self.membership.usable(), array, op, timeout_s)
-        result: T = run_blocking(steps)
+        result: T = run_blocking(steps, "all_reduce")
         return result
 
     async def all_reduce_async(
@@ -92,7 +92,7 @@ class Collectives:
             assert world.rank != 0 or array.tolist() == [world.size - 1] * 3
         """
         steps = collectives.reduce(self.membership.usable(), array, dst, op, timeout_s)
-        result: T = run_blocking(steps)
+        result: T = run_blocking(steps, "reduce")
         return result
 
     async def reduce_async(
@@ -120,7 +120,7 @@ class Collectives:
             assert [int(each[0]) for each in ranks] == list(range(world.size))
         """
         steps = collectives.all_gather(self.membership.usable(), array, out, timeout_s)
-        return run_blocking(steps)
+        return run_blocking(steps, "all_gather")
 
     async def all_gather_async(
         self, array: Any, *, out: Sequence[Any] | None = None, timeout_s: float | None = None
@@ -151,7 +151,7 @@ class Collectives:
             assert (arrays is None) == (world.rank != 1)
         """
         steps = collectives.gather(self.membership.usable(), array, dst, out, timeout_s)
-        return run_blocking(steps)
+        return run_blocking(steps, "gather")
 
     async def gather_async(
         self,
@@ -189,7 +189,7 @@ class Collectives:
             assert row[world.rank] == 1
         """
         steps = collectives.scatter(self.membership.usable(), arrays, src, into, timeout_s)
-        return run_blocking(steps)
+        return run_blocking(steps, "scatter")
 
     async def scatter_async(
         self,
@@ -214,7 +214,7 @@ class Collectives:
 
             world.barrier(timeout_s=30)
         """
-        run_blocking(collectives.barrier(self.membership.usable(), timeout_s))
+        run_blocking(collectives.barrier(self.membership.usable(), timeout_s), "barrier")
 
     async def barrier_async(self, *, timeout_s: float | None = None) -> None:
         """Like `barrier`, but awaitable; cancelling it ends the world if a part has moved."""

@@ -64,7 +64,7 @@ class EventStream:
             manager.close()
             assert events.next(timeout_s=30) is None
         """
-        return run_blocking(self._next(timeout_s))
+        return run_blocking(self._next(timeout_s), "next")
 
     async def next_async(self, *, timeout_s: float | None = None) -> WorldEvent | None:
         """Like `next`, but awaitable; cancelling it loses no event."""

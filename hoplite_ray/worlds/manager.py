@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from hoplite_ray.errors import InvalidArgumentError, UnusableAfterForkError, WorldError
 from hoplite_ray.worlds.core.checks import check_timeout, check_whole
-from hoplite_ray.worlds.core.waiting import run_async
+from hoplite_ray.worlds.core.waiting import run_async, running_loop
 from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, WorldEvent
 from hoplite_ray.worlds.gpu.nccl import find_ability
 from hoplite_ray.worlds.meeting.arguments import check_name, check_rendezvous, chosen_transport
@@ -147,6 +147,7 @@ class WorldManager:
             assert edge.size == 2
             edge.leave()
         """
+        self._check_can_wait("join")
         check_rendezvous(rendezvous)
         joining = self._begin_join(name, rank, size, transport, timeout_s)
         future = self._submit_join(joining, rendezvous, timeout_s)
@@ -270,12 +271,14 @@ class WorldManager:
         """Abort all worlds that were not left, and end the threads. Idempotent.
 
         Returns: None, when all threads have ended, which takes a second or two at most.
-        Raises:  nothing; in a forked child it does nothing.
+        Raises:  WorldError in `set` or `get` of a rendezvous object, if `join` awaits them; there
+                 await `close_async`. In a forked child it does nothing.
         Example:
 
             manager.close()
             assert manager.is_over
         """
+        self._check_can_wait("close")
         meet = self._begin_close()
         if meet is not None:
             meet.wait_for_end()
@@ -486,6 +489,15 @@ class WorldManager:
             )
         if self._is_closed:
             raise WorldError("this manager of worlds was closed; make another one")
+
+    def _check_can_wait(self, verb: str) -> None:
+        """Raise WorldError in the thread of meetings, which must go on to end the wait."""
+        meet = self._meet
+        if meet is not None and running_loop() is meet.loop:
+            raise WorldError(
+                f"{verb} would wait for the thread that calls it, in which the manager awaits set "
+                f"and get of rendezvous objects; await {verb}_async"
+            )
 
     def _start(self) -> Meet:
         """Return the thread of meetings, started. REQUIRES: the lock is held."""

@@ -190,7 +190,7 @@ class World(Collectives):
             world.leave(timeout_s=30)
             assert world.state.name == "CLOSED"
         """
-        run_blocking(self.begin_leave(timeout_s))
+        run_blocking(self.begin_leave(timeout_s), "leave")
 
     async def leave_async(self, *, timeout_s: float | None = LEAVE_S) -> None:
         """Like `leave`, but awaitable; cancelling it leaves at once."""
@@ -218,17 +218,17 @@ class World(Collectives):
         """
         messages = self.messages
         if not messages.is_plain_send(array):
-            return run_blocking(messages.send(array, dst, timeout_s))
+            return run_blocking(messages.send(array, dst, timeout_s), "send")
         operation = messages.begin_send(array, dst, timeout_s)
         if operation is not None:
             what = f"send to rank {dst}"
-            run_blocking(self.membership.finish(operation, timeout_s, what))
+            run_blocking(self.membership.finish(operation, timeout_s, what), "send")
 
     async def send_async(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
         """Like `send`, but awaitable; cancelling it takes the send back.
 
-        A part that has begun to travel still arrives. Cancelling the send of an array on a GPU ends the
-        world.
+        A part that has begun to travel still arrives. Cancelling the send of an array on a GPU ends
+        the world.
         """
         messages = self.messages
         if not messages.is_plain_send(array):
@@ -267,10 +267,10 @@ class World(Collectives):
         """
         messages = self.messages
         if not messages.is_plain_receive(into, src):
-            return run_blocking(messages.receive(into, src, timeout_s))
+            return run_blocking(messages.receive(into, src, timeout_s), "recv")
         operation = messages.begin_receive(into, src, timeout_s)
         if operation is not None:
-            run_blocking(messages.finish_receive(operation, into, src, timeout_s))
+            run_blocking(messages.finish_receive(operation, into, src, timeout_s), "recv")
         return into
 
     @overload
