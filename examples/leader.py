@@ -48,11 +48,10 @@ async def lead(meet_at: str, phase_s: float, one_world: bool) -> None:
 
         async def add(name: str, sources: list[str]) -> None:
             """Start workers, and join a world with them."""
+            size = len(sources) + 1
             for rank, source in enumerate(sources, 1):
-                processes[source] = start(worker, meet_at, name, rank, len(sources) + 1)
-            world = await manager.join_async(
-                name, rank=0, size=len(sources) + 1, rendezvous=meet_at
-            )
+                processes[source] = start(worker, meet_at, name, rank, size)
+            world = await manager.join_async(name, rank=0, size=size, rendezvous=meet_at)
             for rank, source in enumerate(sources, 1):
                 timeline.mark(f"{source} has joined")
                 tasks.append(asyncio.create_task(receive(world, rank, source, timeline)))

@@ -18,14 +18,12 @@ SIZE, STOP, JOIN = 10_000, -1.0, {"size": 2, "timeout_s": 60.0}  # STOP: P4's la
 
 
 async def feed(source: str) -> None:
-    numbers, returned = itertools.count(), []
+    numbers, returned, join = itertools.count(), [], worlds.manager().join_async
 
     async def along(way: str) -> None:
         answer = np.zeros(1, np.float32)
         while True:  # the replacement of a dead member joins the next epoch
-            world = await worlds.manager().join_async(
-                f"P1-{way}", rank=0, rendezvous=source, **JOIN
-            )
+            world = await join(f"P1-{way}", rank=0, rendezvous=source, **JOIN)
             try:
                 while answer[0] != STOP:
                     number = returned.pop() if returned else next(numbers)
