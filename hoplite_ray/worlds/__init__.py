@@ -28,7 +28,6 @@ from hoplite_ray.worlds.process import manager
 from hoplite_ray.worlds.world import World
 
 __all__ = [
-    "BrokenWorldException",
     "Cause",
     "EventKind",
     "EventStream",
@@ -43,5 +42,3 @@ __all__ = [
     "WorldTimeoutError",
     "manager",
 ]
-
-BrokenWorldException = WorldBrokenError  # MultiWorld's own name

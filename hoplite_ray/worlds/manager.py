@@ -24,7 +24,6 @@ from hoplite_ray.worlds.meeting.doors import split_listen
 from hoplite_ray.worlds.meeting.joining import Plan
 from hoplite_ray.worlds.meeting.meet import Meet
 from hoplite_ray.worlds.meeting.rendezvous import Elsewhere, Rendezvous
-from hoplite_ray.worlds.multiworld import WorldCalls
 from hoplite_ray.worlds.ops.membership import Membership
 from hoplite_ray.worlds.world import LEAVE_S, World
 
@@ -82,7 +81,6 @@ class WorldManager:
             )
         if listen is not None:
             split_listen(listen)
-        self.communicator = WorldCalls(self)
         self._listen = listen
         self._limits = {"suspect_s": suspect_after_s, "dead_s": dead_s, "cut_s": cut_after_s}
         self._pid = os.getpid()
@@ -306,48 +304,16 @@ class WorldManager:
         )
         return self
 
-    # ---- MultiWorld's names
+    # ---- for this package
 
-    async def initialize_world(
-        self,
-        world_name: str,
-        rank: int,
-        size: int,
-        backend: str = "gloo",
-        addr: str = "127.0.0.1",
-        port: int = 29500,
-        timeout: float = _JOIN_S,  # noqa: ASYNC109 - MultiWorld's own name
-        device: object = None,
-    ) -> None:
-        """Join a world whose rank 0 listens at an address.
-
-        Backend "nccl" is transport="nccl", others are "auto"; `device` changes nothing, the calling
-        thread's current GPU is it.
-
-        Source: MultiWorld.
-        """
-        meet_at = f"tcp://[{addr}]:{port}" if ":" in addr else f"tcp://{addr}:{port}"
-        transport = "nccl" if backend == "nccl" else "auto"
-        await self.join_async(
-            world_name,
-            rank=rank,
-            size=size,
-            rendezvous=meet_at,
-            transport=transport,
-            timeout_s=timeout,
-        )
-
-    def remove_world(self, world_name: str) -> None:
-        """Leave a world without waiting, broken or not; its name may be used again at once."""
+    def leave_unwaited(self, world: World) -> None:
+        """Leave a world in the thread of meetings; its name may be used again at once."""
         self._check_usable()
-        world = self.world(world_name)
         with self._lock:
-            self._worlds.pop(world_name, None)
+            self._worlds.pop(world.name, None)
             leaving = self._start().submit(run_async(world.begin_leave(LEAVE_S)))
             self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
-
-    # ---- for this package
 
     def end(self, world: World, *, is_left: bool = False) -> None:
         """Release what a world has, and forget a world that was left. From any thread; idempotent.

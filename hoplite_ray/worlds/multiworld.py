@@ -1,26 +1,83 @@
-"""MultiWorld's own calls, for programs that were written for it: worlds by name, tensors in place.
+"""MultiWorld's own names, for programs that were written for it; no other file has them.
 
-Source: github.com/cisco-open/pymultiworld, whose WorldCommunicator has these signatures.
+Its rule differs from this package's: a plain name is awaited. Worlds are named in each call, and
+tensors are filled in place.
+
+Source: github.com/cisco-open/pymultiworld, whose WorldManager and WorldCommunicator have these
+signatures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.errors import InvalidArgumentError, WorldBrokenError
 from hoplite_ray.worlds.events import State
+from hoplite_ray.worlds.manager import WorldManager as PlainManager
 
-if TYPE_CHECKING:
-    from hoplite_ray.worlds.manager import WorldManager
+BrokenWorldException = WorldBrokenError
+JOIN_S = 30.0
 
 _OPS = {"sum": "sum", "product": "prod", "min": "min", "max": "max"}
+
+
+class WorldManager(PlainManager):
+    """This package's WorldManager, with MultiWorld's methods and its `communicator`.
+
+    communicator:  the operations of all worlds, by the world's name.
+    """
+
+    def __init__(self, **limits: Any) -> None:
+        """Take the arguments of this package's WorldManager; MultiWorld gives none."""
+        super().__init__(**limits)
+        self.communicator = WorldCalls(self)
+
+    async def initialize_world(
+        self,
+        world_name: str,
+        rank: int,
+        size: int,
+        backend: str = "gloo",
+        addr: str = "127.0.0.1",
+        port: int = 29500,
+        timeout: float = JOIN_S,  # noqa: ASYNC109 - MultiWorld's own name
+        device: object = None,
+    ) -> None:
+        """Join a world whose rank 0 listens at an address.
+
+        Args:    world_name, rank, size: as for `join_async`.
+                 backend: "nccl" is transport="nccl"; others are "auto".
+                 addr, port: where rank 0 listens.
+                 timeout: seconds to wait for the other members.
+                 device: changes nothing; the calling thread's current GPU is used.
+        Returns: None, when all members are there.
+        Raises:  as `join_async`.
+        """
+        meet_at = f"tcp://[{addr}]:{port}" if ":" in addr else f"tcp://{addr}:{port}"
+        transport = "nccl" if backend == "nccl" else "auto"
+        await self.join_async(
+            world_name,
+            rank=rank,
+            size=size,
+            rendezvous=meet_at,
+            transport=transport,
+            timeout_s=timeout,
+        )
+
+    def remove_world(self, world_name: str) -> None:
+        """Leave a world without waiting, broken or not; its name may be used again at once.
+
+        Raises:  InvalidArgumentError if this process is in no such world.
+        """
+        self._check_usable()
+        self.leave_unwaited(self.world(world_name))
 
 
 class WorldCalls:
     """The operations of all worlds of a manager."""
 
-    def __init__(self, worlds: WorldManager) -> None:
+    def __init__(self, worlds: PlainManager) -> None:
         self._worlds = worlds
 
     def is_broken(self, world_name: str) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.worlds import multiworld
 from hoplite_ray.worlds.meeting.rendezvous import parse_address
 from tests.process.world_crew import free_address, in_a_loop
 
@@ -18,7 +19,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 async def use(rank: int, addr: str, port: int) -> None:
     """One member, as MultiWorld's examples have it."""
-    manager = worlds.WorldManager()
+    manager = multiworld.WorldManager()
     await manager.initialize_world("w", rank, 2, backend="gloo", addr=addr, port=port)
     communicator: Any = manager.communicator
 
@@ -55,7 +56,7 @@ async def use(rank: int, addr: str, port: int) -> None:
     assert not communicator.is_broken("w")
     if rank == 1:
         manager.abort("w", "enough")
-    with pytest.raises(worlds.BrokenWorldException):
+    with pytest.raises(multiworld.BrokenWorldException):
         await communicator.recv(mine, 1 - rank, "w")
     assert communicator.is_broken("w")
     manager.remove_world("w")

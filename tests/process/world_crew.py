@@ -19,7 +19,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from hoplite_ray.worlds import World, WorldManager
+from hoplite_ray.worlds import World
+from hoplite_ray.worlds.multiworld import WorldManager  # has the plain verbs, too
 
 ANSWER_S = 80.0  # less than a test's own limit, so that its members are still asked why
 JOIN_S = 40.0  # less than that, so that a join that fails says why

@@ -18,7 +18,7 @@ VERBS = {
 }
 AT_ONCE = {  # these wait for nothing
     World: ("alloc", "abort", "begin_leave", "events", "is_of"),
-    WorldManager: ("abort", "end", "events", "world", "initialize_world", "remove_world"),
+    WorldManager: ("abort", "end", "events", "world", "leave_unwaited"),
     EventStream: ("close", "tell"),
 }
 PAIRS = [(kind, verb) for kind, verbs in VERBS.items() for verb in verbs]
