@@ -97,21 +97,21 @@ class Edge:
         array = self._small if is_small else self._array
         began_s = time.perf_counter()
         for _ in range(count):
-            self._world.blocking.send(array, dst=1)
-            self._world.blocking.recv(self._small, src=1)
+            self._world.send(array, dst=1)
+            self._world.recv(self._small, src=1)
         return time.perf_counter() - began_s
 
 
 def joined(manager: WorldManager, rank: int, address: str) -> World:
     how = {"size": 2, "rendezvous": address, "transport": "tcp", "timeout_s": TIMEOUT_S}
-    return manager.blocking.join("edge", rank=rank, **how)
+    return manager.join("edge", rank=rank, **how)
 
 
 def answer(address: str) -> None:
     """The other process of an edge, until that ends."""
     small = np.zeros(SMALL_BYTES, np.uint8)
     with WorldManager() as manager:
-        world = joined(manager, 1, address).blocking
+        world = joined(manager, 1, address)
         try:
             while True:
                 world.recv(src=0)

@@ -137,12 +137,12 @@ class GpuMember:
         manager = self._managers[dead_after_s]
         began_s = time.monotonic()
         how: dict[str, Any] = {"rendezvous": meet_at, "transport": "nccl", "timeout_s": JOIN_S}
-        self._worlds[name] = self.runner.run(manager.join(name, rank=rank, size=2, **how))
+        self._worlds[name] = self.runner.run(manager.join_async(name, rank=rank, size=2, **how))
         return time.monotonic() - began_s
 
     def leave(self, *, name: str) -> None:
         """Leave it, together with the other one."""
-        self.runner.run(self._worlds.pop(name).leave())
+        self.runner.run(self._worlds.pop(name).leave_async())
 
     def forget(self, *, name: str) -> None:
         """Drop a world that has broken."""
@@ -198,18 +198,18 @@ async def _heard(world: worlds.World) -> tuple[float, str]:
 async def _do(world: worlds.World, what: str, array: OnGpu) -> None:
     other = 1 - world.rank
     if what == "all_reduce":
-        await world.all_reduce(array)
+        await world.all_reduce_async(array)
     elif what == "send":
-        await world.send(array, dst=other)
+        await world.send_async(array, dst=other)
     else:  # "recv" waits for what is never sent, "receiving" is in the middle of something
-        await world.recv(array, src=other)
+        await world.recv_async(array, src=other)
 
 
 async def _sum(world: worlds.World, rounds: int) -> None:
     array = OnGpu(1 << 18)
     for number in range(rounds):
         array.fill(float(number + world.rank))
-        await world.all_reduce(array)
+        await world.all_reduce_async(array)
         if not (array.read() == 2 * number + 1).all():
             raise RuntimeError(f"round {number} in {world} has a wrong value")
     array.free()

@@ -54,7 +54,7 @@ async def receive(manager: worlds.WorldManager, edge: worlds.World, plan: Plan) 
     arrivals = []
     into = np.zeros(MESSAGE_BYTES // 4, np.float32)
     while plan.streams and into[0] != _LAST:
-        await edge.recv(into, src=1)
+        await edge.recv_async(into, src=1)
         arrivals.append(time.monotonic())
         await asyncio.sleep(0)  # a recv of an arrived message does not yield to other tasks
     await joins
@@ -73,10 +73,10 @@ async def stream(edge: worlds.World, plan: Plan) -> None:
     array = np.zeros(MESSAGE_BYTES // 4, np.float32)
     sleep_until(plan.begin_s - plan.window_s)  # a window to get up to speed
     while plan.streams and time.monotonic() < plan.end_s:
-        await edge.send(array, dst=0)
+        await edge.send_async(array, dst=0)
     array[0] = _LAST
     if plan.streams:
-        await edge.send(array, dst=0)
+        await edge.send_async(array, dst=0)
 
 
 async def join(manager: worlds.WorldManager, plan: Plan) -> list[float]:
@@ -89,7 +89,7 @@ async def _joined(manager: worlds.WorldManager, plan: Plan, *, rank: int) -> lis
     for number in range(plan.joins):
         await _until(plan.join_s(number) + rank * AHEAD_S)
         begun = time.monotonic()
-        world = await manager.join(
+        world = await manager.join_async(
             f"joins-{number}-{plan.streams}",
             rank=rank,
             size=2,
@@ -98,7 +98,7 @@ async def _joined(manager: worlds.WorldManager, plan: Plan, *, rank: int) -> lis
         )
         taken_s.append(time.monotonic() - begun)
         await _until(plan.join_s(number) + plan.window_s / 2)
-        await world.leave()
+        await world.leave_async()
     return taken_s
 
 

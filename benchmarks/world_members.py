@@ -54,7 +54,7 @@ class Member:
         """Join the world; returns what carries its bytes."""
         self._manager = worlds.WorldManager(dead_after_s=dead_after_s)
         self._world = self.runner.run(
-            self._manager.join(
+            self._manager.join_async(
                 "deaths",
                 rank=rank,
                 size=2,
@@ -97,7 +97,7 @@ class Member:
         """Wait for the world's end: in an operation, or for the event alone."""
         try:
             if pending:
-                await self.world.recv(src=self.other)
+                await self.world.recv_async(src=self.other)
                 raise RuntimeError("a message came that nobody has sent")
             async for event in self.world.events():
                 if event.kind is worlds.EventKind.BROKEN:
@@ -129,14 +129,14 @@ class Member:
         """Send `count` messages, each filled with its number."""
         for number in range(count):
             array = np.full(size_bytes, number % 251, np.uint8)
-            self.world.blocking.send(array, dst=self.other)
+            self.world.send(array, dst=self.other)
 
     def take(self, *, count: int, size_bytes: int, after_s: float = 0.0) -> None:
         """Wait `after_s`, then receive all messages and check every byte."""
         time.sleep(after_s)
         into = np.empty(size_bytes, np.uint8)
         for number in range(count):
-            self.world.blocking.recv(into, src=self.other)
+            self.world.recv(into, src=self.other)
             if not (into == number % 251).all():
                 raise RuntimeError(f"message {number} of {count} is not what was sent")
 

@@ -107,7 +107,7 @@ class WorldsPlayer(Player):
 
     async def _join_all(self, wanted: Sequence[tuple[str, int]]) -> list[worlds.World]:
         joins = [
-            self._manager.join(
+            self._manager.join_async(
                 f"{transport}-{peer}",
                 rank=min(self.rank, 1),
                 size=2,
@@ -132,13 +132,13 @@ class WorldsPlayer(Player):
         """Return the cost of waiting `wait_s` for a message, as a share of a core."""
         if self.rank == 1:
             time.sleep(wait_s)
-            self._edges["auto", 1].blocking.send(np.zeros(1, np.float32), dst=0)
+            self._edges["auto", 1].send(np.zeros(1, np.float32), dst=0)
             return 0.0
         edge, begun = self._edges["auto", 1], Cost.now()
         if way == "blocking":
-            edge.blocking.recv(src=1)
+            edge.recv(src=1)
         else:
-            self._runner.run(edge.recv(src=1))
+            self._runner.run(edge.recv_async(src=1))
         return begun.since.cpu_s / begun.since.wall_s
 
     def join(self, **plan: Any) -> Any:
@@ -160,7 +160,7 @@ async def _receive(
 ) -> Cost:
     await asyncio.gather(*map(take, edges, into, [WARM_UP] * len(edges)))
     for edge in edges:
-        await edge.send(_GO, dst=1)
+        await edge.send_async(_GO, dst=1)
     begun = Cost.now()
     if len(edges) == 1:
         await take(edges[0], into[0], count)
@@ -168,26 +168,26 @@ async def _receive(
         await asyncio.gather(*map(take, edges, into, [count] * len(edges)))
     cost = begun.since
     for edge in edges:
-        await edge.send(_GO, dst=1)
+        await edge.send_async(_GO, dst=1)
     return cost
 
 
 async def _take(edge: worlds.World, into: Array, count: int) -> None:
     for _ in range(count):
-        await edge.recv(into, src=1)
+        await edge.recv_async(into, src=1)
 
 
 async def _look(edge: worlds.World, into: Array, count: int) -> None:
     """Read each where it lies, at either end; the last is copied, to be checked."""
     for _ in range(count):
-        array = await edge.recv(src=1)
+        array = await edge.recv_async(src=1)
         into[0], into[-1] = array[0], array[-1]
     into[:] = array
 
 
 async def _give(edge: worlds.World, array: Array, count: int) -> None:
     for _ in range(count):
-        await edge.send(array, dst=0)
+        await edge.send_async(array, dst=0)
 
 
 async def _give_away(edge: worlds.World, array: Array, count: int) -> None:
@@ -195,16 +195,16 @@ async def _give_away(edge: worlds.World, array: Array, count: int) -> None:
     for _ in range(count):
         given = edge.alloc(array.shape, array.dtype)
         np.copyto(given, array)
-        await edge.send(given, dst=0)
+        await edge.send_async(given, dst=0)
 
 
 async def _send(edge: worlds.World, array: Array, count: int, give: Move) -> Cost:
     go = np.empty_like(_GO)
     await give(edge, array, WARM_UP)
-    await edge.recv(go, src=0)
+    await edge.recv_async(go, src=0)
     begun = Cost.now()
     await give(edge, array, count)
-    await edge.recv(go, src=0)  # so that what others of our threads still do is counted too
+    await edge.recv_async(go, src=0)  # so that what others of our threads still do is counted too
     return begun.since
 
 

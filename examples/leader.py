@@ -19,11 +19,11 @@ SIZE = 100_000  # of a message, float32
 def worker(meet_at: str, name: str, rank: int, size: int) -> None:
     """Send numbered messages until the leader has left."""
     with worlds.WorldManager() as manager:
-        world = manager.blocking.join(name, rank=rank, size=size, rendezvous=meet_at)
+        world = manager.join(name, rank=rank, size=size, rendezvous=meet_at)
         tensor = np.zeros(SIZE, np.float32)
         try:
             while True:
-                world.blocking.send(tensor, dst=0)
+                world.send(tensor, dst=0)
                 tensor += 1
         except worlds.WorldBrokenError:
             return
@@ -34,7 +34,7 @@ async def receive(world: worlds.World, rank: int, source: str, timeline: Timelin
     tensor, expected = np.empty(SIZE, np.float32), 0
     try:
         while True:
-            await world.recv(tensor, src=rank)
+            await world.recv_async(tensor, src=rank)
             assert tensor[0] == tensor[-1] == expected, "a message is missing"
             expected += 1
             timeline.arrived(source)
@@ -48,9 +48,10 @@ async def lead(meet_at: str, phase_s: float, one_world: bool) -> None:
 
         async def add(name: str, sources: list[str]) -> None:
             """Start workers, and join a world with them."""
+            size = len(sources) + 1
             for rank, source in enumerate(sources, 1):
-                processes[source] = start(worker, meet_at, name, rank, len(sources) + 1)
-            world = await manager.join(name, rank=0, size=len(sources) + 1, rendezvous=meet_at)
+                processes[source] = start(worker, meet_at, name, rank, size)
+            world = await manager.join_async(name, rank=0, size=size, rendezvous=meet_at)
             for rank, source in enumerate(sources, 1):
                 timeline.mark(f"{source} has joined")
                 tasks.append(asyncio.create_task(receive(world, rank, source, timeline)))

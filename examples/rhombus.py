@@ -18,18 +18,18 @@ SIZE, STOP, JOIN = 10_000, -1.0, {"size": 2, "timeout_s": 60.0}  # STOP: P4's la
 
 
 async def feed(source: str) -> None:
-    numbers, returned = itertools.count(), []
+    numbers, returned, join = itertools.count(), [], worlds.manager().join_async
 
     async def along(way: str) -> None:
         answer = np.zeros(1, np.float32)
         while True:  # the replacement of a dead member joins the next epoch
-            world = await worlds.manager().join(f"P1-{way}", rank=0, rendezvous=source, **JOIN)
+            world = await join(f"P1-{way}", rank=0, rendezvous=source, **JOIN)
             try:
                 while answer[0] != STOP:
                     number = returned.pop() if returned else next(numbers)
-                    await world.send(np.full(SIZE, number, np.float32), dst=1)
-                    await world.recv(answer, src=1)
-                return await world.leave()
+                    await world.send_async(np.full(SIZE, number, np.float32), dst=1)
+                    await world.recv_async(answer, src=1)
+                return await world.leave_async()
             except worlds.WorldBrokenError:
                 returned.append(number)
 
@@ -37,13 +37,13 @@ async def feed(source: str) -> None:
 
 
 async def hand_on(way: str, source: str, sink: str) -> None:
-    above = await worlds.manager().join(f"P1-{way}", rank=1, rendezvous=source, **JOIN)
-    below = await worlds.manager().join(f"{way}-P4", rank=1, rendezvous=sink, **JOIN)
+    above = await worlds.manager().join_async(f"P1-{way}", rank=1, rendezvous=source, **JOIN)
+    below = await worlds.manager().join_async(f"{way}-P4", rank=1, rendezvous=sink, **JOIN)
     message, answer = np.empty(SIZE, np.float32), np.zeros(1, np.float32)
     while answer[0] != STOP:
-        await below.send(await above.recv(message, src=0), dst=0)
-        await above.send(await below.recv(answer, src=0), dst=0)
-    await asyncio.gather(above.leave(), below.leave())
+        await below.send_async(await above.recv_async(message, src=0), dst=0)
+        await above.send_async(await below.recv_async(answer, src=0), dst=0)
+    await asyncio.gather(above.leave_async(), below.leave_async())
 
 
 async def main(count: int) -> int:
@@ -52,14 +52,14 @@ async def main(count: int) -> int:
     async def along(way: str) -> None:
         message, answer = np.empty(SIZE, np.float32), np.zeros(1, np.float32)
         while True:
-            world = await worlds.manager().join(f"{way}-P4", rank=0, rendezvous=sink, **JOIN)
+            world = await worlds.manager().join_async(f"{way}-P4", rank=0, rendezvous=sink, **JOIN)
             timeline.mark(f"{way} has joined, epoch {world.epoch}")
             try:
                 while answer[0] != STOP:
-                    timeline.arrived(way, int((await world.recv(message, src=1))[0]))
+                    timeline.arrived(way, int((await world.recv_async(message, src=1))[0]))
                     answer[0] = STOP if last.is_set() else 0
-                    await world.send(answer, dst=1)
-                return await world.leave()
+                    await world.send_async(answer, dst=1)
+                return await world.leave_async()
             except worlds.WorldBrokenError as error:
                 timeline.mark(f"{way} has broken: {error.cause}")
 

@@ -1,7 +1,9 @@
 """Worlds: a few processes that send each other arrays; each world is a fault domain of its own.
 
-    world = await worlds.manager().join("edge", rank=0, size=2, rendezvous="tcp://10.0.0.5:29500")
-    await world.send(array, dst=1)
+    world = worlds.manager().join("edge", rank=0, size=2, rendezvous="tcp://10.0.0.5:29500")
+    world.send(array, dst=1)
+
+Each verb that waits has a twin for event loops: `await world.send_async(array, dst=1)`.
 
 A member that dies ends its worlds at once, for all their members; other worlds lose nothing. A
 world is joined again by its name, which is its next epoch. Worlds need no Ray and no node.
@@ -26,7 +28,6 @@ from hoplite_ray.worlds.process import manager
 from hoplite_ray.worlds.world import World
 
 __all__ = [
-    "BrokenWorldException",
     "Cause",
     "EventKind",
     "EventStream",
@@ -41,5 +42,3 @@ __all__ = [
     "WorldTimeoutError",
     "manager",
 ]
-
-BrokenWorldException = WorldBrokenError  # MultiWorld's own name

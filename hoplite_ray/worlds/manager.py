@@ -7,14 +7,16 @@ import atexit
 import math
 import os
 import threading
+import warnings
 from concurrent.futures import Future
 from dataclasses import dataclass
 from time import monotonic_ns
+from typing import Self
 from weakref import WeakKeyDictionary
 
 from hoplite_ray.errors import InvalidArgumentError, UnusableAfterForkError, WorldError
 from hoplite_ray.worlds.core.checks import check_timeout, check_whole
-from hoplite_ray.worlds.core.waiting import run_async
+from hoplite_ray.worlds.core.waiting import run_async, running_loop
 from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, WorldEvent
 from hoplite_ray.worlds.gpu.nccl import find_ability
 from hoplite_ray.worlds.meeting.arguments import check_name, check_rendezvous, chosen_transport
@@ -22,7 +24,6 @@ from hoplite_ray.worlds.meeting.doors import split_listen
 from hoplite_ray.worlds.meeting.joining import Plan
 from hoplite_ray.worlds.meeting.meet import Meet
 from hoplite_ray.worlds.meeting.rendezvous import Elsewhere, Rendezvous
-from hoplite_ray.worlds.multiworld import WorldCalls
 from hoplite_ray.worlds.ops.membership import Membership
 from hoplite_ray.worlds.world import LEAVE_S, World
 
@@ -54,7 +55,15 @@ class WorldManager:
                       its kernel answers.
     cut_after_s:      a peer whose machine does not answer for so long is taken for cut off.
 
-    Any thread and any event loop may use it.
+    A verb waits in the calling thread, and Ctrl-C takes it back; its `_async` twin is awaited. Any
+    thread and any event loop may use it.
+
+    Example:
+
+        with WorldManager(dead_after_s=10.0) as others:
+            other = others.join("sample", rank=rank, size=2, rendezvous=address)
+            other.barrier()
+            other.leave()
     """
 
     def __init__(
@@ -72,8 +81,6 @@ class WorldManager:
             )
         if listen is not None:
             split_listen(listen)
-        self.blocking = BlockingJoins(self)
-        self.communicator = WorldCalls(self)
         self._listen = listen
         self._limits = {"suspect_s": suspect_after_s, "dead_s": dead_s, "cut_s": cut_after_s}
         self._pid = os.getpid()
@@ -90,23 +97,19 @@ class WorldManager:
         self._leaving: set[Future[None]] = set()
         self._streams: WeakKeyDictionary[EventStream, World | None] = WeakKeyDictionary()
 
-    def __enter__(self) -> WorldManager:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *how: object) -> None:
         self.close()
 
-    async def __aenter__(self) -> WorldManager:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *how: object) -> None:
-        meet = self._begin_close()
-        if meet is not None:
-            await asyncio.shield(asyncio.wrap_future(meet.ended))
-            meet.wait_for_end()
-            self._meet = None  # the two hold each other
+        await self.close_async()
 
-    async def join(
+    def join(
         self,
         name: str,
         *,
@@ -116,20 +119,56 @@ class WorldManager:
         transport: str = "auto",
         timeout_s: float = _JOIN_S,
     ) -> World:
-        """Meet the other members of a world; returns when all are there.
+        """Meet the other members of a world.
 
         A world that has broken, or was left, is joined again by its name: that is its next epoch.
 
-        rendezvous:  "tcp://ADDRESS:PORT", where rank 0 listens; or an object with async set and
-                     get; None: Ray's key-value store, in a process that is connected to Ray, for
-                     members in the same Ray namespace.
-        transport:   "auto", "tcp", "shared_memory" or "nccl". Arrays on GPUs go by NCCL; "auto"
-                     has it if all members use a GPU when they join, "nccl" or raises. Arrays of the
-                     CPU then go as with "auto". The GPU is the calling thread's current one.
-
+        Args:    name: the world's name, the same at all members.
+                 rank: this member's number, from 0 to size - 1.
+                 size: the number of members.
+                 rendezvous: "tcp://ADDRESS:PORT", where rank 0 listens; an object with async set
+                 and get, which another thread's event loop awaits; None for Ray's key-value store,
+                 in a process that is connected to Ray, for members in the same Ray namespace.
+                 transport: "auto", "tcp", "shared_memory" or "nccl". Arrays on GPUs go by NCCL:
+                 "auto" has it if all members use a GPU when they join, "nccl" has it or raises.
+                 Arrays of the CPU then go as with "auto". The GPU is the calling thread's current
+                 one.
+                 timeout_s: seconds to wait for the other members.
+        Returns: the world, when all members are there.
         Raises:  WorldTimeoutError that says which ranks have not come; WorldError for a join that
                  can't succeed, for example at a rank that another process has; StaleEpochError if
-                 another rank 0 has begun a later epoch.
+                 another rank 0 has begun a later epoch; InvalidArgumentError; WrongTypeError.
+        Source:  MultiWorld.
+        Example:
+
+            edge = manager.join("sample", rank=rank, size=2, rendezvous=address)
+            assert edge.size == 2
+            edge.leave()
+        """
+        self._check_can_wait("join")
+        check_rendezvous(rendezvous)
+        joining = self._begin_join(name, rank, size, transport, timeout_s)
+        future = self._submit_join(joining, rendezvous, timeout_s)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C, or what another handler raises
+            future.cancel()
+            self._abandon(joining)
+            raise
+
+    async def join_async(
+        self,
+        name: str,
+        *,
+        rank: int,
+        size: int,
+        rendezvous: Rendezvous | str | None = None,
+        transport: str = "auto",
+        timeout_s: float = _JOIN_S,
+    ) -> World:
+        """Like `join`, but awaitable; cancelling it takes the join back.
+
+        The running event loop awaits `set` and `get` of a rendezvous object.
         """
         check_rendezvous(rendezvous)
         if rendezvous is not None and not isinstance(rendezvous, str):
@@ -142,16 +181,51 @@ class WorldManager:
             self._abandon(joining)
             raise
 
-    async def leave(self, world: World | str, *, timeout_s: float | None = LEAVE_S) -> None:
-        """Leave a world, like `World.leave`."""
-        await self.world(world).leave(timeout_s=timeout_s)
+    def leave(self, world: World | str, *, timeout_s: float | None = LEAVE_S) -> None:
+        """Leave a world, as `World.leave` does.
+
+        Args:    world: the world, or its name.
+                 timeout_s: as for `World.leave`.
+        Returns: None, when this process is out of the world.
+        Raises:  as `World.leave`; InvalidArgumentError if this process is in no such world.
+        Example:
+
+            manager.join("sample", rank=rank, size=2, rendezvous=address)
+            manager.leave("sample")
+        """
+        self.world(world).leave(timeout_s=timeout_s)
+
+    async def leave_async(self, world: World | str, *, timeout_s: float | None = LEAVE_S) -> None:
+        """Like `leave`, but awaitable; cancelling it leaves at once."""
+        await self.world(world).leave_async(timeout_s=timeout_s)
 
     def abort(self, world: World | str, why: str) -> None:
-        """End a world for all members, like `World.abort`. From any thread; idempotent."""
+        """End a world for all members at once, as `World.abort` does. Idempotent.
+
+        Args:    world: the world, or its name.
+                 why: the reason, which all members get in their errors.
+        Returns: None, without waiting.
+        Raises:  InvalidArgumentError if this process is in no such world.
+        Example:
+
+            manager.join("sample", rank=rank, size=2, rendezvous=address)
+            manager.abort("sample", "the input has ended")
+        """
         self.world(world).abort(why)
 
     def events(self, world: World | None = None) -> EventStream:
-        """Iterate over the events from now on: of all worlds, or of one until it is over."""
+        """Return a stream of the events from now on, for `for` and `async for`.
+
+        Args:    world: the world whose events it has; None takes those of all worlds.
+        Returns: the stream. It ends with the world, or with the manager.
+        Raises:  InvalidArgumentError for a world of another manager; WorldError if this one was
+                 closed; UnusableAfterForkError.
+        Example:
+
+            events = manager.events()
+            manager.close()
+            assert list(events) == []
+        """
         self._check_usable()
         if world is not None and not world.is_of(self):
             raise InvalidArgumentError(f"{world} is of another manager; ask that one, or the world")
@@ -173,7 +247,13 @@ class WorldManager:
     def world(self, world: World | str) -> World:
         """Return the world of this name.
 
+        Args:    world: the name; a world is returned as it is.
+        Returns: the world, also if it has broken.
         Raises:  InvalidArgumentError if this process has not joined it, or has left it.
+        Example:
+
+            edge = manager.join("sample", rank=rank, size=2, rendezvous=address)
+            assert manager.world("sample") is edge
         """
         found = world if isinstance(world, World) else self._worlds.get(world)
         if found is None:
@@ -186,74 +266,54 @@ class WorldManager:
         return self._is_closed or os.getpid() != self._pid
 
     def close(self) -> None:
-        """Abort all worlds that were not left, and end the threads. Idempotent."""
+        """Abort all worlds that were not left, and end the threads. Idempotent.
+
+        Returns: None, when all threads have ended, which takes a second or two at most.
+        Raises:  WorldError in `set` or `get` of a rendezvous object, if `join` awaits them; there
+                 await `close_async`. In a forked child it does nothing.
+        Example:
+
+            manager.close()
+            assert manager.is_over
+        """
+        self._check_can_wait("close")
         meet = self._begin_close()
         if meet is not None:
             meet.wait_for_end()
             self._meet = None  # the two hold each other
 
-    # ---- MultiWorld's names
+    async def close_async(self) -> None:
+        """Like `close`, but awaitable; cancelling it does not stop the close."""
+        meet = self._begin_close()
+        if meet is not None:
+            await asyncio.shield(asyncio.wrap_future(meet.ended))
+            meet.wait_for_end()
+            self._meet = None  # the two hold each other
 
-    async def initialize_world(
-        self,
-        world_name: str,
-        rank: int,
-        size: int,
-        backend: str = "gloo",
-        addr: str = "127.0.0.1",
-        port: int = 29500,
-        timeout: float = _JOIN_S,  # noqa: ASYNC109 - MultiWorld's own name
-        device: object = None,
-    ) -> None:
-        """Join a world whose rank 0 listens at an address.
+    @property
+    def blocking(self) -> Self:
+        """This manager, because its verbs block. Deprecated: call `manager.join`.
 
-        Backend "nccl" is transport="nccl", others are "auto"; `device` changes nothing, the calling
-        thread's current GPU is it.
-
-        Source: MultiWorld.
+        The next release has no such attribute.
         """
-        meet_at = f"tcp://[{addr}]:{port}" if ":" in addr else f"tcp://{addr}:{port}"
-        transport = "nccl" if backend == "nccl" else "auto"
-        await self.join(
-            world_name,
-            rank=rank,
-            size=size,
-            rendezvous=meet_at,
-            transport=transport,
-            timeout_s=timeout,
+        warnings.warn(
+            "WorldManager.blocking will go with the next release; call the manager's verbs, which "
+            "block",
+            DeprecationWarning,
+            stacklevel=2,
         )
-
-    def remove_world(self, world_name: str) -> None:
-        """Leave a world without waiting, broken or not; its name may be used again at once."""
-        self._check_usable()
-        world = self.world(world_name)
-        with self._lock:
-            self._worlds.pop(world_name, None)
-            leaving = self._start().submit(run_async(world.begin_leave(LEAVE_S)))
-            self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
+        return self
 
     # ---- for this package
 
-    def begin_blocking_join(
-        self,
-        name: str,
-        rank: int,
-        size: int,
-        rendezvous: Rendezvous | str | None,
-        transport: str,
-        timeout_s: float,
-    ) -> World:
-        """Join, and wait in this thread; Ctrl-C takes the join back."""
-        check_rendezvous(rendezvous)
-        joining = self._begin_join(name, rank, size, transport, timeout_s)
-        future = self._submit_join(joining, rendezvous, timeout_s)
-        try:
-            return future.result()
-        except BaseException:  # Ctrl-C, or what another handler raises
-            future.cancel()
-            self._abandon(joining)
-            raise
+    def leave_unwaited(self, world: World) -> None:
+        """Leave a world in the thread of meetings; its name may be used again at once."""
+        self._check_usable()
+        with self._lock:
+            self._worlds.pop(world.name, None)
+            leaving = self._start().submit(run_async(world.begin_leave(LEAVE_S)))
+            self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
 
     def end(self, world: World, *, is_left: bool = False) -> None:
         """Release what a world has, and forget a world that was left. From any thread; idempotent.
@@ -396,6 +456,15 @@ class WorldManager:
         if self._is_closed:
             raise WorldError("this manager of worlds was closed; make another one")
 
+    def _check_can_wait(self, verb: str) -> None:
+        """Raise WorldError in the thread of meetings, which must go on to end the wait."""
+        meet = self._meet
+        if meet is not None and running_loop() is meet.loop:
+            raise WorldError(
+                f"{verb} would wait for the thread that calls it, in which the manager awaits set "
+                f"and get of rendezvous objects; await {verb}_async"
+            )
+
     def _start(self) -> Meet:
         """Return the thread of meetings, started. REQUIRES: the lock is held."""
         self._check_usable()
@@ -464,34 +533,3 @@ class WorldManager:
                 if of is world:
                     stream.tell(None)
         return world
-
-
-class BlockingJoins:
-    """The blocking twins of a manager's methods."""
-
-    def __init__(self, manager: WorldManager) -> None:
-        self._manager = manager
-
-    def join(
-        self,
-        name: str,
-        *,
-        rank: int,
-        size: int,
-        rendezvous: Rendezvous | str | None = None,
-        transport: str = "auto",
-        timeout_s: float = _JOIN_S,
-    ) -> World:
-        """Like `WorldManager.join`, but waits in this thread.
-
-        `set` and `get` of a rendezvous object are awaited in another thread's event loop.
-        """
-        return self._manager.begin_blocking_join(name, rank, size, rendezvous, transport, timeout_s)
-
-    def leave(self, world: World | str, *, timeout_s: float | None = LEAVE_S) -> None:
-        """Like `WorldManager.leave`, but waits in this thread."""
-        self._manager.world(world).blocking.leave(timeout_s=timeout_s)
-
-    def abort(self, world: World | str, why: str) -> None:
-        """Like `WorldManager.abort`."""
-        self._manager.abort(world, why)

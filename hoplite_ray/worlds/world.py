@@ -1,21 +1,22 @@
-"""World and BlockingWorld: the operations of a world, awaitable and blocking.
+"""World: the operations of a world. Each verb blocks, and its `_async` twin is awaited.
 
-Both are facades; the operations are in `ops`. An operation returns only if the native core reports
-success for each of its parts. Every other end is raised.
+The class is a facade; the operations are in `ops`. An operation returns only if the native core
+reports success for each of its parts. Every other end is raised.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import numpy as np
 
 from hoplite_ray.errors import HopliteError, WorldTimeoutError
+from hoplite_ray.worlds.collectives import Collectives
 from hoplite_ray.worlds.core.checks import check_timeout
 from hoplite_ray.worlds.core.waiting import PENDING, Waits, run_async, run_blocking
 from hoplite_ray.worlds.events import EventStream, State
-from hoplite_ray.worlds.ops import collectives
 from hoplite_ray.worlds.ops.membership import Membership
 from hoplite_ray.worlds.ops.messages import Messages
 
@@ -23,19 +24,23 @@ if TYPE_CHECKING:
     from hoplite_ray.worlds.manager import WorldManager
 
 Array = np.ndarray[Any, Any]
+T = TypeVar("T")
 
 LEAVE_S = 10.0  # far more than a slow receiver needs for what is in flight, 4 MiB for each edge
 
 
-class World:
+class World(Collectives):
     """One epoch of a named world, at its member `rank` of `size`. `WorldManager.join` makes it.
 
-    The awaitable operations are methods; `blocking` has the same names without await. All take
-    `timeout_s` in seconds; None waits as long as all members live. They raise WorldBrokenError once
-    the world has ended, WorldTimeoutError at the limit, and InvalidArgumentError or WrongTypeError
-    for arguments. Messages between two ranks arrive in order. All members must call the collectives
-    of a world in the same order. After an operation has failed the content of its arrays is
-    undefined.
+    A verb waits in the calling thread, and Ctrl-C takes it back; its `_async` twin is awaited. All
+    take `timeout_s` in seconds; None waits as long as all members live. They raise WorldBrokenError
+    once the world has ended, WorldTimeoutError at the limit, and InvalidArgumentError or
+    WrongTypeError for arguments. Messages between two ranks arrive in order. All members must call
+    the collectives of a world in the same order. After an operation has failed the content of its
+    arrays is undefined. Any thread and any event loop may use it.
+
+    A verb that is called in an event loop stops the loop until it returns. It raises WorldError if
+    it would wait for a call of a task of that loop, which can't go on meanwhile.
 
     A world is a context manager, for `with` and `async with`: the end of the block leaves it, also
     when the body raises. Sends that have begun still reach the other members. A receive or a
@@ -45,15 +50,14 @@ class World:
     Raises:  at the end of a body that does not raise, what `leave` raises: WorldTimeoutError if a
              receiver is too slow, WorldBrokenError if the world has ended before. The error of a
              body that raises comes first: one of leaving is dropped.
-
+    Source:  MultiWorld.
     Example:
-        async with await manager.join("edge", rank=0, size=2, rendezvous=address) as world:
-            await world.send(array, dst=1)
 
-        with manager.blocking.join("edge", rank=0, size=2, rendezvous=address) as world:
-            world.blocking.send(array, dst=1)
-
-    Source: MultiWorld.
+        with manager.join("sample", rank=rank, size=2, rendezvous=address) as edge:
+            if rank == 0:
+                edge.send(np.arange(3), dst=1)
+            else:
+                assert edge.recv(src=0).tolist() == [0, 1, 2]
     """
 
     def __init__(self, membership: Membership, owner: WorldManager) -> None:
@@ -63,7 +67,6 @@ class World:
         self.rank = membership.rank
         self.size = membership.size
         self.transports = membership.transports
-        self.blocking = BlockingWorld(self)
         self.membership = membership
         self.messages = Messages(membership)
         self._state = State.READY
@@ -80,7 +83,7 @@ class World:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
-            self.blocking.leave()
+            self.leave()
         except HopliteError:
             if kind is None:
                 raise
@@ -90,7 +93,7 @@ class World:
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
-            await self.leave()
+            await self.leave_async()
         except HopliteError:
             if kind is None:
                 raise
@@ -109,11 +112,32 @@ class World:
         gpu = self.membership.gpu
         return None if gpu.lacks else gpu.device
 
+    @property
+    def blocking(self) -> Self:
+        """This world, because its verbs block. Deprecated: `world.send` is `world.blocking.send`.
+
+        The next release has no such attribute.
+        """
+        warnings.warn(
+            "World.blocking will go with the next release; call the world's verbs, which block",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self
+
     def events(self) -> EventStream:
-        """Iterate over the events of this world from now on: `async for event in world.events()`.
+        """Return a stream of the events of this world from now on, for `for` and `async for`.
 
         The stream begins with the members that have left already, and with the world's end if it
         has broken. That is always a world's last event.
+
+        Returns: the stream, which ends with the world.
+        Raises:  UnusableAfterForkError; WorldError if the manager was closed.
+        Example:
+
+            events = world.events()
+            world.leave()
+            assert all(event.kind.name == "PEER_LEFT" for event in events)
         """
         return self._owner.events(self)
 
@@ -125,28 +149,86 @@ class World:
         has an array on it. An array below 64 KiB, and every array over TCP, is sent as any other
         array. Collectives take it as any other array, too.
 
+        Args:    shape: the extents, or one extent.
+                 dtype: anything that numpy takes as a dtype, except one of objects.
+        Returns: the array.
         Raises:  WrongTypeError for a dtype of objects; WorldError if there is no memory.
         Cost:    a page fault for each new page; none for memory that is used again.
+        Example:
+
+            if world.rank == 0:
+                frame = world.alloc((512, 512))
+                frame[:] = 1
+                world.send(frame, dst=1)
+            else:
+                assert world.recv(src=0).sum() == 512 * 512
         """
         return self.membership.usable().loans.alloc(shape, dtype)
 
     def abort(self, why: str) -> None:
-        """End the world for all members, at once. From any thread; idempotent."""
+        """End the world for all members, at once. From any thread; idempotent.
+
+        Args:    why: the reason, which all members get in their errors.
+        Returns: None, without waiting.
+        Raises:  UnusableAfterForkError in a forked child.
+        Example:
+
+            world.abort("the input has ended")
+            assert world.state.name == "BROKEN"
+        """
         self.membership.abort(str(why))
 
-    async def leave(self, *, timeout_s: float | None = LEAVE_S) -> None:
+    def leave(self, *, timeout_s: float | None = LEAVE_S) -> None:
         """Leave when all that was sent has arrived. The other members get the event PEER_LEFT.
 
-        Raises:  WorldTimeoutError, WorldBrokenError; the world is over for this member all the
-                 same.
+        Args:    timeout_s: seconds to wait for receivers; None waits as long as they live.
+        Returns: None, when this member is out of the world. A world that was left stays so.
+        Raises:  WorldTimeoutError if a receiver is too slow; WorldBrokenError. The world is over
+                 for this member all the same.
+        Example:
+
+            world.leave(timeout_s=30)
+            assert world.state.name == "CLOSED"
         """
+        run_blocking(self.begin_leave(timeout_s), "leave")
+
+    async def leave_async(self, *, timeout_s: float | None = LEAVE_S) -> None:
+        """Like `leave`, but awaitable; cancelling it leaves at once."""
         await run_async(self.begin_leave(timeout_s))
 
-    async def send(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
-        """Send an array to a rank; returns when it may be written to again.
+    def send(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
+        """Send an array to a rank.
 
-        An array of `alloc` is read-only from then on. The send of an array on a GPU waits for its
-        receiver, and can't be taken back: a timeout ends the world.
+        Args:    array: a numpy array, a torch tensor, or what has the buffer protocol, DLPack or
+                 `__cuda_array_interface__`. One that is not contiguous is copied. An array of
+                 `alloc` is read-only from then on.
+                 dst: the receiver's rank.
+                 timeout_s: seconds to wait for room; None waits as long as the receiver lives.
+        Returns: None, when the array may be written to again. The send of an array on a GPU waits
+                 for its receiver.
+        Raises:  WorldBrokenError; WorldTimeoutError, which takes the send back, except that of an
+                 array on a GPU: there it ends the world; InvalidArgumentError; WrongTypeError.
+        Cost:    one copy; none for an array of `alloc` over shared memory.
+        Example:
+
+            if world.rank == 0:
+                world.send(np.arange(3), dst=1)
+            else:
+                assert world.recv(src=0).tolist() == [0, 1, 2]
+        """
+        messages = self.messages
+        if not messages.is_plain_send(array):
+            return run_blocking(messages.send(array, dst, timeout_s), "send")
+        operation = messages.begin_send(array, dst, timeout_s)
+        if operation is not None:
+            what = f"send to rank {dst}"
+            run_blocking(self.membership.finish(operation, timeout_s, what), "send")
+
+    async def send_async(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
+        """Like `send`, but awaitable; cancelling it takes the send back.
+
+        A part that has begun to travel still arrives. Cancelling the send of an array on a GPU ends
+        the world.
         """
         messages = self.messages
         if not messages.is_plain_send(array):
@@ -156,12 +238,55 @@ class World:
             what = f"send to rank {dst}"
             await run_async(self.membership.finish(operation, timeout_s, what))
 
-    async def recv(self, into: Any = None, *, src: int, timeout_s: float | None = None) -> Any:
-        """Receive the next message of a rank, into an array of its dtype and size, or a new one.
+    @overload
+    def recv(self, into: None = None, *, src: int, timeout_s: float | None = None) -> Array: ...
 
-        A message from a GPU needs an array on a GPU, which is ready for any stream afterwards.
+    @overload
+    def recv(self, into: T, *, src: int, timeout_s: float | None = None) -> T: ...
 
-        Returns: `into`, or a new numpy array. It is read-only if it came without a copy (`alloc`).
+    def recv(self, into: Any = None, *, src: int, timeout_s: float | None = None) -> Any:
+        """Receive the next message of a rank.
+
+        Args:    into: the array to fill, of the message's dtype and size; None makes a new one. A
+                 message from a GPU needs an array on a GPU, which is ready for any stream
+                 afterwards.
+                 src: the sender's rank.
+                 timeout_s: seconds to wait; None waits as long as the sender lives.
+        Returns: `into`, or a new numpy array of the message's dtype and shape. It is read-only if
+                 it came without a copy (`alloc`).
+        Raises:  WorldBrokenError, also if the message does not fit `into`; WorldTimeoutError, which
+                 takes the receive back; InvalidArgumentError; WrongTypeError.
+        Cost:    one copy; none for an array of `alloc` over shared memory.
+        Example:
+
+            if world.rank == 0:
+                world.send(np.ones(3), dst=1)
+            else:
+                into = np.empty(3)
+                assert world.recv(into, src=0, timeout_s=30) is into
+        """
+        messages = self.messages
+        if not messages.is_plain_receive(into, src):
+            return run_blocking(messages.receive(into, src, timeout_s), "recv")
+        operation = messages.begin_receive(into, src, timeout_s)
+        if operation is not None:
+            run_blocking(messages.finish_receive(operation, into, src, timeout_s), "recv")
+        return into
+
+    @overload
+    async def recv_async(
+        self, into: None = None, *, src: int, timeout_s: float | None = None
+    ) -> Array: ...
+
+    @overload
+    async def recv_async(self, into: T, *, src: int, timeout_s: float | None = None) -> T: ...
+
+    async def recv_async(
+        self, into: Any = None, *, src: int, timeout_s: float | None = None
+    ) -> Any:
+        """Like `recv`, but awaitable; cancelling it takes the receive back.
+
+        A message that comes at that moment is the next receive's.
         """
         messages = self.messages
         if not messages.is_plain_receive(into, src):
@@ -170,72 +295,6 @@ class World:
         if operation is not None:
             await run_async(messages.finish_receive(operation, into, src, timeout_s))
         return into
-
-    async def broadcast(self, array: Any, *, src: int, timeout_s: float | None = None) -> Any:
-        """Fill every member's `array`, of one dtype and size, from that of `src`; returns it."""
-        return await run_async(
-            collectives.broadcast(self.membership.usable(), array, src, timeout_s)
-        )
-
-    async def all_reduce(
-        self, array: Any, *, op: str = "sum", timeout_s: float | None = None
-    ) -> Any:
-        """Fold all members' arrays, in place: "sum", "prod", "min" or "max". All get the same bits.
-
-        Cost: above 64 KiB a ring, 2 (n - 1) / n of the array out of and into each member.
-        """
-        return await run_async(
-            collectives.all_reduce(self.membership.usable(), array, op, timeout_s)
-        )
-
-    async def reduce(
-        self, array: Any, *, dst: int, op: str = "sum", timeout_s: float | None = None
-    ) -> Any:
-        """Fold all members' arrays into the one of `dst`, in place; the other arrays stay."""
-        return await run_async(
-            collectives.reduce(self.membership.usable(), array, dst, op, timeout_s)
-        )
-
-    async def all_gather(
-        self, array: Any, *, out: Sequence[Any] | None = None, timeout_s: float | None = None
-    ) -> list[Any]:
-        """Return the list of all members' arrays, by rank. All must have one dtype and shape.
-
-        The list has new numpy arrays, or the arrays of `out`, filled.
-        """
-        return await run_async(
-            collectives.all_gather(self.membership.usable(), array, out, timeout_s)
-        )
-
-    async def gather(
-        self,
-        array: Any,
-        *,
-        dst: int,
-        out: Sequence[Any] | None = None,
-        timeout_s: float | None = None,
-    ) -> list[Any] | None:
-        """Like `all_gather`, but only `dst` gets the list; other members get None."""
-        return await run_async(
-            collectives.gather(self.membership.usable(), array, dst, out, timeout_s)
-        )
-
-    async def scatter(
-        self,
-        arrays: Sequence[Any] | None = None,
-        *,
-        src: int,
-        into: Any = None,
-        timeout_s: float | None = None,
-    ) -> Any:
-        """Give each member one of the `arrays` of `src`: into `into`, which all but `src` need."""
-        return await run_async(
-            collectives.scatter(self.membership.usable(), arrays, src, into, timeout_s)
-        )
-
-    async def barrier(self, *, timeout_s: float | None = None) -> None:
-        """Return when all members have called it."""
-        await run_async(collectives.barrier(self.membership.usable(), timeout_s))
 
     # ---- for this package
 
@@ -261,92 +320,3 @@ class World:
             self._state = State.CLOSED
         finally:
             self._owner.end(self, is_left=True)
-
-
-class BlockingWorld:
-    """The blocking twins of a world's operations. Ctrl-C takes an operation back."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def send(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
-        """Like `World.send`, but waits in this thread."""
-        messages = self._world.messages
-        if not messages.is_plain_send(array):
-            return run_blocking(messages.send(array, dst, timeout_s))
-        operation = messages.begin_send(array, dst, timeout_s)
-        if operation is not None:
-            what = f"send to rank {dst}"
-            run_blocking(self._world.membership.finish(operation, timeout_s, what))
-
-    def recv(self, into: Any = None, *, src: int, timeout_s: float | None = None) -> Any:
-        """Like `World.recv`, but waits in this thread."""
-        messages = self._world.messages
-        if not messages.is_plain_receive(into, src):
-            return run_blocking(messages.receive(into, src, timeout_s))
-        operation = messages.begin_receive(into, src, timeout_s)
-        if operation is not None:
-            run_blocking(messages.finish_receive(operation, into, src, timeout_s))
-        return into
-
-    def broadcast(self, array: Any, *, src: int, timeout_s: float | None = None) -> Any:
-        """Like `World.broadcast`, but waits in this thread."""
-        return run_blocking(
-            collectives.broadcast(self._world.membership.usable(), array, src, timeout_s)
-        )
-
-    def all_reduce(self, array: Any, *, op: str = "sum", timeout_s: float | None = None) -> Any:
-        """Like `World.all_reduce`, but waits in this thread."""
-        return run_blocking(
-            collectives.all_reduce(self._world.membership.usable(), array, op, timeout_s)
-        )
-
-    def reduce(
-        self, array: Any, *, dst: int, op: str = "sum", timeout_s: float | None = None
-    ) -> Any:
-        """Like `World.reduce`, but waits in this thread."""
-        return run_blocking(
-            collectives.reduce(self._world.membership.usable(), array, dst, op, timeout_s)
-        )
-
-    def all_gather(
-        self, array: Any, *, out: Sequence[Any] | None = None, timeout_s: float | None = None
-    ) -> list[Any]:
-        """Like `World.all_gather`, but waits in this thread."""
-        return run_blocking(
-            collectives.all_gather(self._world.membership.usable(), array, out, timeout_s)
-        )
-
-    def gather(
-        self,
-        array: Any,
-        *,
-        dst: int,
-        out: Sequence[Any] | None = None,
-        timeout_s: float | None = None,
-    ) -> list[Any] | None:
-        """Like `World.gather`, but waits in this thread."""
-        return run_blocking(
-            collectives.gather(self._world.membership.usable(), array, dst, out, timeout_s)
-        )
-
-    def scatter(
-        self,
-        arrays: Sequence[Any] | None = None,
-        *,
-        src: int,
-        into: Any = None,
-        timeout_s: float | None = None,
-    ) -> Any:
-        """Like `World.scatter`, but waits in this thread."""
-        return run_blocking(
-            collectives.scatter(self._world.membership.usable(), arrays, src, into, timeout_s)
-        )
-
-    def barrier(self, *, timeout_s: float | None = None) -> None:
-        """Like `World.barrier`, but waits in this thread."""
-        run_blocking(collectives.barrier(self._world.membership.usable(), timeout_s))
-
-    def leave(self, *, timeout_s: float | None = LEAVE_S) -> None:
-        """Like `World.leave`, but waits in this thread."""
-        run_blocking(self._world.begin_leave(timeout_s))

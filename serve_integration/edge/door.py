@@ -85,7 +85,7 @@ class Door:
         try:
             async with asyncio.timeout(_JOIN_S):
                 rendezvous = EdgeRendezvous(sock, is_upstream=False)
-                world = await manager().join(
+                world = await manager().join_async(
                     name, rank=1, size=2, rendezvous=rendezvous, timeout_s=_JOIN_S
                 )
             edge = Edge(world, self._handler, self._what, self._reading_lock)
@@ -139,7 +139,7 @@ async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str
             await say(sock, token=door["token"], world=name, version=VERSION)
             await hear(sock)  # welcome, or why not
             rendezvous = EdgeRendezvous(sock, is_upstream=True)
-            world = await manager().join(
+            world = await manager().join_async(
                 name, rank=0, size=2, rendezvous=rendezvous, timeout_s=_JOIN_S
             )
     return Edge(world, handler, what)

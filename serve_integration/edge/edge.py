@@ -136,7 +136,7 @@ class Edge:
             await asyncio.wait_for(self._outbox.has_sent.wait(), _LEAVE_S)
         self._break("it was closed")
         try:
-            await self.world.leave(timeout_s=_LEAVE_S)
+            await self.world.leave_async(timeout_s=_LEAVE_S)
         except WorldError as error:
             logger.debug("left %s: %s", self.world, error)
 
@@ -197,7 +197,7 @@ class Edge:
             raise ValueError("arrays of a GPU are announced on an edge without one")
         arrays = gpu_arrays.make_arrays(message.description, self.world.device)
         for array in arrays:
-            await self.world.recv(array, src=self._peer)
+            await self.world.recv_async(array, src=self._peer)
         message.arrays = arrays
         return message
 

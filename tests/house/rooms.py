@@ -62,7 +62,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "errors metrics seams",
     ),
     "hoplite_ray/worlds": (
-        "__init__ events manager multiworld process world",
+        "__init__ collectives events manager multiworld process world",
         "ops",
         "meeting",
         "lending",

@@ -97,7 +97,7 @@ async def join(
 ) -> int | None:
     """A play: join a world; returns its GPU."""
     how = {"transport": "nccl", **how}
-    return (await here.join(name, rank=rank, size=size, rendezvous=address, **how)).device
+    return (await here.join_async(name, rank=rank, size=size, rendezvous=address, **how)).device
 
 
 def ready(gpus: Crew, size: int, *names: str, faults: str = "", **how: Any) -> None:

@@ -106,20 +106,20 @@ if pid:
 }
 
 WORLDS = {
-    "a receive in a thread": "beside(lambda: a.blocking.recv(src=1), ('run_blocking',))",
+    "a receive in a thread": "beside(lambda: a.recv(src=1), ('run_blocking',))",
     "a receive in a loop that goes on": """
 async def go_on():
-    task = asyncio.create_task(a.recv(src=1))
+    task = asyncio.create_task(a.recv_async(src=1))
     await asyncio.Event().wait()
 beside(lambda: asyncio.run(go_on()))
 """,
     "a receive in a loop that was left": """
 loop = asyncio.new_event_loop()
-task = loop.create_task(a.recv(src=1))
+task = loop.create_task(a.recv_async(src=1))
 loop.run_until_complete(asyncio.sleep(0))
 """,
     "a collective in a thread": """
-beside(lambda: a.blocking.all_reduce(np.ones(1_000_000)), ("run_blocking",))
+beside(lambda: a.all_reduce(np.ones(1_000_000)), ("run_blocking",))
 """,
     "events in a thread's loop": """
 async def hear():
@@ -127,22 +127,28 @@ async def hear():
         pass
 beside(lambda: asyncio.run(hear()))
 """,
+    "events in a thread": "beside(lambda: managers[0].events().next(), ('run_blocking',))",
+    "events in a loop that was left": """
+loop, events = asyncio.new_event_loop(), managers[0].events()
+task = loop.create_task(events.next_async())
+loop.run_until_complete(asyncio.sleep(0))
+""",
     "an array that a thread holds": """
-sending = threading.Thread(target=lambda: b.blocking.send(np.ones(1_000_000), dst=0))
+sending = threading.Thread(target=lambda: b.send(np.ones(1_000_000), dst=0))
 sending.start()
-received = a.blocking.recv(src=1)
+received = a.recv(src=1)
 sending.join()
 held(lambda: received)
 """,
     "a world that a thread holds": "held(lambda: a)",
     "a forked child": """
 async def fork():
-    task = asyncio.create_task(a.recv(src=1))
+    task = asyncio.create_task(a.recv_async(src=1))
     await asyncio.sleep(0)
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)
-beside(lambda: b.blocking.recv(src=0), ("run_blocking",))
+beside(lambda: b.recv(src=0), ("run_blocking",))
 asyncio.run(fork())
 """,
 }
@@ -151,7 +157,7 @@ asyncio.run(fork())
 PAIR = """
 managers = [worlds.WorldManager(), worlds.WorldManager()]
 def join(rank):
-    return managers[rank].blocking.join("w", rank=rank, size=2, rendezvous=sys.argv[1])
+    return managers[rank].join("w", rank=rank, size=2, rendezvous=sys.argv[1])
 b = None
 def join_other():
     global b

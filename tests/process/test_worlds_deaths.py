@@ -24,10 +24,10 @@ STEPS = ((0, 0), (3, 1), (6, 2), (9, 5))  # rounds, and turns of an event loop a
 async def one_round(world: worlds.World, what: str, number: int) -> None:
     array = np.full({"short": 10, "chain": 100_000, "ring": 50_000}[what], world.rank + number)
     if what == "chain":
-        await world.broadcast(array, src=0)
+        await world.broadcast_async(array, src=0)
         expected = number
     else:
-        await world.all_reduce(array)
+        await world.all_reduce_async(array)
         expected = sum(range(world.size)) + world.size * number
     assert array.min() == array.max() == expected
 
@@ -60,15 +60,15 @@ async def work_until_dead(here: Here, rounds: int, turns: int, what: str) -> Non
 async def every_operation_raises(world: worlds.World) -> None:
     array, other = np.zeros(4), (world.rank + 1) % world.size
     for begin in (
-        lambda: world.send(array, dst=other),
-        lambda: world.recv(array, src=other),
-        lambda: world.recv(src=other),
-        lambda: world.all_reduce(array),
-        lambda: world.all_gather(array),
-        lambda: world.gather(array, dst=world.rank),
-        lambda: world.scatter([array] * world.size, src=world.rank),
-        lambda: world.barrier(),
-        lambda: world.leave(),
+        lambda: world.send_async(array, dst=other),
+        lambda: world.recv_async(array, src=other),
+        lambda: world.recv_async(src=other),
+        lambda: world.all_reduce_async(array),
+        lambda: world.all_gather_async(array),
+        lambda: world.gather_async(array, dst=world.rank),
+        lambda: world.scatter_async([array] * world.size, src=world.rank),
+        lambda: world.barrier_async(),
+        lambda: world.leave_async(),
     ):
         with pytest.raises(worlds.WorldBrokenError):
             await begin()
@@ -80,9 +80,9 @@ async def beside(here: Here, rank: int, size: int, rounds: int) -> None:
     world = here.worlds["beside"]
     for number in range(rounds):
         if rank == 0:
-            await world.send(np.full(1000, number), dst=1)
+            await world.send_async(np.full(1000, number), dst=1)
         else:
-            assert (await world.recv(src=0) == number).all()
+            assert (await world.recv_async(src=0) == number).all()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -114,7 +114,7 @@ async def wait_in_vain(here: Here, rank: int, size: int) -> tuple[str, str]:
     world = here.worlds["w"]
     events = world.events()
     try:
-        await world.recv(src=1 - rank)
+        await world.recv_async(src=1 - rank)
     except worlds.WorldBrokenError as error:
         kinds = [event.kind.name async for event in events]
         return error.cause, kinds[-1]
@@ -137,7 +137,7 @@ async def fork_a_child(here: Here) -> int:
     if pid == 0:
         world, refused = here.worlds["w"], b"no"
         try:
-            world.blocking.send(np.zeros(1), dst=0)
+            world.send(np.zeros(1), dst=0)
         except worlds.WorldError:
             refused = b"other"
         except Exception as error:
@@ -186,10 +186,10 @@ async def with_limits(here: Here, dead_after_s: float | None) -> None:
 async def swap(here: Here, rank: int, size: int) -> float:
     world = here.worlds["w"]
     if rank == 0:
-        await world.send(np.full(10, 5.0), dst=1)
-        return float((await world.recv(src=1))[0])
-    message = await world.recv(src=0)
-    await world.send(message * 2, dst=0)
+        await world.send_async(np.full(10, 5.0), dst=1)
+        return float((await world.recv_async(src=1))[0])
+    message = await world.recv_async(src=0)
+    await world.send_async(message * 2, dst=0)
     return float(message[0])
 
 
@@ -243,7 +243,7 @@ def test_a_member_that_holds_its_gil_is_not_dead(crew: Crew) -> None:
 
 async def end_of_program(here: Here, rank: int, leaves: bool) -> None:
     if leaves:
-        await here.worlds["w"].leave()
+        await here.worlds["w"].leave_async()
 
 
 @pytest.mark.parametrize(("leaves", "cause"), [(True, "PEER_LEFT"), (False, "ABORTED")])
@@ -259,7 +259,7 @@ def test_a_program_that_ends_is_no_death(crew: Crew, leaves: bool, cause: str) -
 async def abort_from_a_thread(here: Here, rank: int, size: int) -> Any:
     """A play: both have operations under way that nobody answers; rank 1 gives up."""
     world = here.worlds["w"]
-    waits = [world.recv(src=1 - rank)] + ([world.barrier()] if rank == 0 else [])
+    waits = [world.recv_async(src=1 - rank)] + ([world.barrier_async()] if rank == 0 else [])
     pending = asyncio.gather(*waits, return_exceptions=True)
     if rank == 1:
         await asyncio.sleep(0)

@@ -67,10 +67,10 @@ async def messages(here: Here, rank: int, size: int) -> int:
 
     async def give(other: int) -> None:
         for each in sent:
-            await world.send(OnFake(each), dst=other)
-            await world.send(each[:5], dst=other)
+            await world.send_async(OnFake(each), dst=other)
+            await world.send_async(each[:5], dst=other)
         # At once: each is received in the order in which it was sent.
-        await asyncio.gather(*(world.send(OnFake(each), dst=other) for each in sent))
+        await asyncio.gather(*(world.send_async(OnFake(each), dst=other) for each in sent))
 
     async def take(other: int) -> None:
         theirs = [numbers(other, 1000 + number, kind) for number, kind in enumerate(kinds)]
@@ -78,19 +78,19 @@ async def messages(here: Here, rank: int, size: int) -> int:
             theirs.append(np.ones(9_000_000, np.float32))
         for each in theirs:
             into = OnFake(np.zeros_like(each))
-            assert await world.recv(into, src=other) is into
+            assert await world.recv_async(into, src=other) is into
             assert np.array_equal(into.array, each)
-            assert np.array_equal(await world.recv(src=other), each[:5])
+            assert np.array_equal(await world.recv_async(src=other), each[:5])
         intos = [OnFake(np.zeros_like(each)) for each in theirs]
-        await asyncio.gather(*(world.recv(into, src=other) for into in intos))
+        await asyncio.gather(*(world.recv_async(into, src=other) for into in intos))
         assert all(map(np.array_equal, (into.array for into in intos), theirs))
 
     others = [other for other in range(size) if other != rank]
     await asyncio.gather(*map(give, others), *map(take, others))
     total = OnFake(np.ones(3))
-    await asyncio.gather(world.all_reduce(total), *map(give, others), *map(take, others))
+    await asyncio.gather(world.all_reduce_async(total), *map(give, others), *map(take, others))
     assert total.array.tolist() == [size] * 3
-    await world.leave()
+    await world.leave_async()
     return fake().fake_aborted()
 
 
@@ -106,15 +106,15 @@ async def after_a_stream(here: Here, rank: int, size: int) -> None:
     array = np.zeros(1000, np.uint8)
     if rank == 1:
         into = OnFake(array, stream=1)
-        await world.recv(into, src=0)
+        await world.recv_async(into, src=0)
         assert (array == 7).all()
         return
     stream = ctypes.c_void_p()
     library.cuStreamCreate(ctypes.byref(stream), 0)
     library.fake_fill(stream, array.ctypes.data_as(ctypes.c_void_p), 7, ctypes.c_size_t(1000), 300)
-    await world.send(OnFake(array, stream.value), dst=1)
+    await world.send_async(OnFake(array, stream.value), dst=1)
     with pytest.raises(InvalidArgumentError, match="on different streams"):
-        await world.all_gather(OnFake(array, 1), out=[OnFake(array, 2), OnFake(array, 2)])
+        await world.all_gather_async(OnFake(array, 1), out=[OnFake(array, 2), OnFake(array, 2)])
 
 
 def test_a_transfer_comes_after_what_its_arrays_stream_has_to_do(gpus: Crew) -> None:
@@ -135,16 +135,16 @@ async def mismatch(here: Here, rank: int, size: int, what: str) -> tuple[str, in
     }[what]
     try:
         if what in ("collective", "kinds"):
-            await world.all_reduce(there_is if rank else here_is)
+            await world.all_reduce_async(there_is if rank else here_is)
         elif rank == 0:
-            await world.send(here_is, dst=1)
+            await world.send_async(here_is, dst=1)
         else:
-            await world.recv(there_is, src=0)
-        await world.recv(src=1 - rank)
+            await world.recv_async(there_is, src=0)
+        await world.recv_async(src=1 - rank)
     except worlds.WorldBrokenError as error:
         launched = library.fake_launched()
         total = OnFake(np.ones(3))
-        await here.worlds["other"].all_reduce(total)
+        await here.worlds["other"].all_reduce_async(total)
         return error.cause, launched, float(total.array.sum())
     raise AssertionError("it did not break")
 
@@ -159,40 +159,56 @@ async def mistakes(here: Here, rank: int, size: int) -> None:
     """A play: what costs a world nothing."""
     world, array = here.worlds["w"], zeros(3)
     if rank == 0:
-        await world.send(OnFake(np.arange(3.0)), dst=1)
+        await world.send_async(OnFake(np.arange(3.0)), dst=1)
     else:
         with pytest.raises(InvalidArgumentError, match=r"rank 0 sent float64\[3\] \(24 B\) on its"):
-            await world.recv(src=0)
+            await world.recv_async(src=0)
         into = zeros(3, np.float64)
-        await world.recv(into, src=0)
+        await world.recv_async(into, src=0)
         assert into.array.tolist() == [0, 1, 2]
     there = OnFake(np.zeros(3, np.float32))
     fake().fake_move(ctypes.c_void_p(there.array.ctypes.data))
     for call, error, words in (
-        (lambda: world.send(there, dst=1 - rank), InvalidArgumentError, "is on GPU 1, and this wo"),
-        (lambda: world.send(array, dst=rank), InvalidArgumentError, "is no other rank"),
-        (lambda: world.send(array, dst=2), InvalidArgumentError, "is no other rank"),
         (
-            lambda: world.send(OnFake(np.zeros((2, 2)).T), dst=1 - rank),
+            lambda: world.send_async(there, dst=1 - rank),
+            InvalidArgumentError,
+            "is on GPU 1, and this wo",
+        ),
+        (lambda: world.send_async(array, dst=rank), InvalidArgumentError, "is no other rank"),
+        (lambda: world.send_async(array, dst=2), InvalidArgumentError, "is no other rank"),
+        (
+            lambda: world.send_async(OnFake(np.zeros((2, 2)).T), dst=1 - rank),
             InvalidArgumentError,
             "contiguous",
         ),
         (
-            lambda: world.recv(OnFake(np.frombuffer(b"1234", np.uint8)), src=1 - rank),
+            lambda: world.recv_async(OnFake(np.frombuffer(b"1234", np.uint8)), src=1 - rank),
             InvalidArgumentError,
             "must be writable",
         ),
-        (lambda: world.all_reduce(zeros(3, np.bool_)), InvalidArgumentError, "can't fold bool"),
-        (lambda: world.all_reduce(array, op="mean"), InvalidArgumentError, "op='mean' is unknown"),
-        (lambda: world.all_gather(array), InvalidArgumentError, "no OnFake can be made"),
-        (lambda: world.all_gather(array, out=[array]), InvalidArgumentError, "takes 2 arrays"),
         (
-            lambda: world.all_gather(array, out=[zeros(3), zeros(4)]),
+            lambda: world.all_reduce_async(zeros(3, np.bool_)),
+            InvalidArgumentError,
+            "can't fold bool",
+        ),
+        (
+            lambda: world.all_reduce_async(array, op="mean"),
+            InvalidArgumentError,
+            "op='mean' is unknown",
+        ),
+        (lambda: world.all_gather_async(array), InvalidArgumentError, "no OnFake can be made"),
+        (
+            lambda: world.all_gather_async(array, out=[array]),
+            InvalidArgumentError,
+            "takes 2 arrays",
+        ),
+        (
+            lambda: world.all_gather_async(array, out=[zeros(3), zeros(4)]),
             InvalidArgumentError,
             "not of one dtype and size",
         ),
         (
-            lambda: world.all_gather(array, out=[zeros(3), np.zeros(3)]),
+            lambda: world.all_gather_async(array, out=[zeros(3), np.zeros(3)]),
             WrongTypeError,
             "is not on a GPU",
         ),
@@ -200,9 +216,9 @@ async def mistakes(here: Here, rank: int, size: int) -> None:
         with pytest.raises(error, match=words):
             await call()
     with pytest.raises(worlds.WorldTimeoutError, match="the world stays usable"):
-        await world.recv(array, src=1 - rank, timeout_s=0.01)
-    await world.all_reduce(array)
-    await world.leave()
+        await world.recv_async(array, src=1 - rank, timeout_s=0.01)
+    await world.all_reduce_async(array)
+    await world.leave_async()
     assert world.state is worlds.State.CLOSED
 
 
@@ -215,7 +231,7 @@ async def alone(here: Here, address: str) -> None:
     """A play: a world of one."""
     await join(here, 0, 1, "w", address, {})
     await all_operations(here, 0, 1, False)
-    await here.worlds["w"].leave()
+    await here.worlds["w"].leave_async()
 
 
 def test_a_world_may_have_one_member(gpus: Crew) -> None:

@@ -37,17 +37,17 @@ async def broken(here: Here, what: str) -> tuple[str, float]:
         while True:
             begun = time.monotonic()
             if what == "recv":
-                await world.recv(array, src=other)
+                await world.recv_async(array, src=other)
             elif what == "send":
-                await world.send(array, dst=other)
+                await world.send_async(array, dst=other)
             else:
-                await world.all_reduce(array)
+                await world.all_reduce_async(array)
     took_s = time.monotonic() - begun
     for call in (
-        lambda: world.send(array, dst=other),
-        lambda: world.recv(array, src=other),
-        lambda: world.all_reduce(array),
-        lambda: world.gather(array, dst=other),
+        lambda: world.send_async(array, dst=other),
+        lambda: world.recv_async(array, src=other),
+        lambda: world.all_reduce_async(array),
+        lambda: world.gather_async(array, dst=other),
     ):
         with pytest.raises(worlds.WorldBrokenError):
             await call()
@@ -60,11 +60,11 @@ async def do_until(here: Here, what: str, rounds: int, turns: int) -> None:
 
     async def one_round() -> None:
         if what == "recv":
-            await world.send(array, dst=1 - world.rank)
+            await world.send_async(array, dst=1 - world.rank)
         elif what == "send":
-            await world.recv(array, src=1 - world.rank)
+            await world.recv_async(array, src=1 - world.rank)
         else:
-            await world.all_reduce(array)
+            await world.all_reduce_async(array)
 
     for _ in range(rounds):
         await one_round()
@@ -77,7 +77,7 @@ async def do_until(here: Here, what: str, rounds: int, turns: int) -> None:
 
 async def one_sum(here: Here, rank: int, size: int, name: str) -> float:
     array = OnFake(np.ones(3))
-    await here.worlds[name].all_reduce(array)
+    await here.worlds[name].all_reduce_async(array)
     return float(array.array.sum())
 
 
@@ -181,12 +181,12 @@ def _abort_often(here: Here, other: worlds.WorldManager, times: int) -> int:
         how: dict[str, Any] = {"size": 2, "rendezvous": free_address(), "transport": "nccl"}
         with ThreadPoolExecutor(2) as pool:
             pair = [
-                pool.submit(each.blocking.join, f"w{number}", rank=rank, **how)
+                pool.submit(each.join, f"w{number}", rank=rank, **how)
                 for rank, each in enumerate((here.manager, other))
             ]
             first, second = (each.result() for each in pair)
-            pool.submit(over_and_over, functools.partial(first.blocking.send, zeros(4), dst=1))
-            pool.submit(over_and_over, functools.partial(second.blocking.recv, zeros(4), src=0))
+            pool.submit(over_and_over, functools.partial(first.send, zeros(4), dst=1))
+            pool.submit(over_and_over, functools.partial(second.recv, zeros(4), src=0))
             time.sleep(random.uniform(0.003, 0.006))
             (first, second)[number % 2].abort("enough")
     return len(raised)
@@ -256,8 +256,8 @@ def test_nccl_that_fails_is_said_or_is_done_without(gpus: Crew) -> None:
 async def refused(here: Here, rank: int, size: int, name: str) -> bool:
     world = here.worlds[name]
     with pytest.raises(WrongTypeError, match="carries memory of the CPU only"):
-        await world.all_reduce(zeros(3))
-    await world.barrier()
+        await world.all_reduce_async(zeros(3))
+    await world.barrier_async()
     return True
 
 
@@ -294,9 +294,9 @@ async def give_up(here: Here, rank: int, size: int) -> str:
     world = here.worlds["w"]
     if rank == 0:
         with pytest.raises(worlds.WorldTimeoutError, match="so the world was aborted"):
-            await world.send(zeros(3), dst=1, timeout_s=0.05)
+            await world.send_async(zeros(3), dst=1, timeout_s=0.05)
     with pytest.raises(worlds.WorldBrokenError) as ended:
-        await world.barrier()
+        await world.barrier_async()
     return ended.value.cause
 
 
@@ -308,7 +308,7 @@ def test_a_send_that_runs_out_of_time_ends_the_world(gpus: Crew) -> None:
 async def cancelled(here: Here, rank: int, size: int) -> str:
     """A play: a collective is cancelled while its kernel waits."""
     world = here.worlds["w"]
-    task = asyncio.create_task(world.all_reduce(zeros(3)))
+    task = asyncio.create_task(world.all_reduce_async(zeros(3)))
     if rank == 0:
         while True:
             await asyncio.sleep(0.005)
@@ -318,7 +318,7 @@ async def cancelled(here: Here, rank: int, size: int) -> str:
     with contextlib.suppress(asyncio.CancelledError, worlds.WorldBrokenError):
         await task
     with pytest.raises(worlds.WorldBrokenError) as ended:
-        await world.barrier()
+        await world.barrier_async()
     return ended.value.cause
 
 
@@ -344,16 +344,16 @@ async def lives(here: Here, rank: int, size: int, address: str) -> None:
 
     before = (0, 0)
     for number in range(20):
-        world = await here.join(
+        world = await here.join_async(
             "w", rank=rank, size=size, rendezvous=address, transport="nccl", timeout_s=JOIN_S
         )
         array = OnFake(np.ones(3))
-        await world.all_reduce(array)
+        await world.all_reduce_async(array)
         assert array.array.tolist() == [2.0] * 3
         if number % 2:
-            await world.leave()
+            await world.leave_async()
         else:
-            await world.barrier()
+            await world.barrier_async()
             world.abort("it is enough")
             await asyncio.sleep(0.05)
         if number == 3:
@@ -381,6 +381,6 @@ def test_a_finalize_that_hangs_becomes_an_abort(gpus: Crew) -> None:
 
 
 async def leave_and_close(here: Here, rank: int, size: int) -> int:
-    await here.worlds["w"].leave()
+    await here.worlds["w"].leave_async()
     assert await close(here) < ABORT_S
     return int(fake().fake_aborted())

@@ -30,24 +30,26 @@ async def time_out_first(here: Here, rank: int, size: int) -> None:
     world = here.worlds["w"]
     if rank == 1:
         into = np.zeros(4)
-        await expect_timeout(world.recv(src=0, timeout_s=SOON_S), "stays usable")
-        await expect_timeout(world.recv(into, src=0, timeout_s=0.0), "stays usable")
+        await expect_timeout(world.recv_async(src=0, timeout_s=SOON_S), "stays usable")
+        await expect_timeout(world.recv_async(into, src=0, timeout_s=0.0), "stays usable")
         with pytest.raises(worlds.WorldTimeoutError):
-            world.blocking.recv(into, src=0, timeout_s=SOON_S)
+            world.recv(into, src=0, timeout_s=SOON_S)
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(world.recv(into, src=0), SOON_S)
-        await expect_timeout(world.broadcast(into, src=0, timeout_s=SOON_S), "nothing of it had")
+            await asyncio.wait_for(world.recv_async(into, src=0), SOON_S)
+        await expect_timeout(
+            world.broadcast_async(into, src=0, timeout_s=SOON_S), "nothing of it had"
+        )
         assert world.state is worlds.State.READY
-        await world.send(np.zeros(1), dst=0)
+        await world.send_async(np.zeros(1), dst=0)
     else:
-        await world.recv(src=1)
+        await world.recv_async(src=1)
     array = np.full(4, 7.0 * (rank == 0))
-    await world.broadcast(array, src=0)
+    await world.broadcast_async(array, src=0)
     assert array[0] == 7.0
     if rank == 0:
-        await world.send(np.full(4, 8.0), dst=1)
+        await world.send_async(np.full(4, 8.0), dst=1)
     else:
-        assert (await world.recv(src=0))[0] == 8.0
+        assert (await world.recv_async(src=0))[0] == 8.0
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -69,19 +71,19 @@ async def take_back_a_send(here: Here, rank: int, size: int) -> None:
     world, other = here.worlds["w"], here.worlds["other"]
     if rank == 0:
         array = np.full(BIG, 3.0)
-        await expect_timeout(world.send(array, dst=1, timeout_s=SOON_S), "still arrives")
+        await expect_timeout(world.send_async(array, dst=1, timeout_s=SOON_S), "still arrives")
         array[:] = 4.0
-        await other.send(array[:1], dst=1)
-        await world.send(array[:5], dst=1)
-        await world.recv(src=1)
+        await other.send_async(array[:1], dst=1)
+        await world.send_async(array[:5], dst=1)
+        await world.recv_async(src=1)
         return
-    await other.recv(src=0)
-    found = [await world.recv(src=0)]
+    await other.recv_async(src=0)
+    found = [await world.recv_async(src=0)]
     if found[0].size == BIG:  # it had begun, so it came from a copy
         assert (found[0] == 3.0).all()
-        found.append(await world.recv(src=0))
+        found.append(await world.recv_async(src=0))
     assert (found[-1] == 4.0).all() and found[-1].size == 5
-    await world.send(found[-1], dst=0)
+    await world.send_async(found[-1], dst=0)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -101,13 +103,13 @@ async def cancel_at_every_point(here: Here, rank: int, size: int) -> int:
     world, taken = here.worlds["w"], 0
     if rank == 0:
         for number in range(200):
-            await world.send(np.full(20_000 + number, number), dst=1)
-        await world.send(np.empty(0), dst=1)
-        await world.recv(src=1)
+            await world.send_async(np.full(20_000 + number, number), dst=1)
+        await world.send_async(np.empty(0), dst=1)
+        await world.recv_async(src=1)
         return 0
     turns = 0
     while True:
-        task = asyncio.create_task(world.recv(src=0))
+        task = asyncio.create_task(world.recv_async(src=0))
         for _ in range(turns % 6):
             await asyncio.sleep(0)
         turns += 1
@@ -120,7 +122,7 @@ async def cancel_at_every_point(here: Here, rank: int, size: int) -> int:
             break
         assert (found == found.size - 20_000).all()
         taken += 1
-    await world.send(np.empty(0), dst=0)
+    await world.send_async(np.empty(0), dst=0)
     return taken
 
 
@@ -136,18 +138,20 @@ async def give_up_a_collective(here: Here, rank: int, size: int, by: str) -> tup
     world = here.worlds["w"]
     if rank == 2:
         with pytest.raises(worlds.WorldBrokenError) as ended:
-            await world.recv(src=0)
+            await world.recv_async(src=0)
         return ended.value.cause, world.state.name
     array = np.zeros(10)
     if rank == 1:
         with pytest.raises(worlds.WorldBrokenError) as ended:
-            await world.all_reduce(array)
+            await world.all_reduce_async(array)
         return ended.value.cause, world.state.name
     if by == "timeout":
-        await expect_timeout(world.all_reduce(array, timeout_s=SOON_S), "the world was aborted")
+        await expect_timeout(
+            world.all_reduce_async(array, timeout_s=SOON_S), "the world was aborted"
+        )
     else:
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(world.all_reduce(array), SOON_S)
+            await asyncio.wait_for(world.all_reduce_async(array), SOON_S)
     return "gave up", world.state.name
 
 
@@ -171,11 +175,11 @@ async def interrupt(here: Here, rank: int, size: int) -> None:
         try:
             with pytest.raises(KeyboardInterrupt):
                 press.start()
-                world.blocking.recv(src=0)
+                world.recv(src=0)
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         press.join()
-    await world.barrier()
+    await world.barrier_async()
 
 
 def test_ctrl_c_takes_a_blocking_receive_back(crew: Crew) -> None:
@@ -189,10 +193,10 @@ async def wait_idly(here: Here, rank: int, size: int) -> float:
     world = here.worlds["w"]
     if rank == 1:
         begun, used = time.monotonic(), time.process_time()
-        await world.recv(src=0)
+        await world.recv_async(src=0)
         return (time.process_time() - used) / (time.monotonic() - begun)
-    await expect_timeout(world.recv(src=1, timeout_s=1.0), "did not finish")
-    await world.send(np.zeros(1), dst=1)
+    await expect_timeout(world.recv_async(src=1, timeout_s=1.0), "did not finish")
+    await world.send_async(np.zeros(1), dst=1)
     return 0.0
 
 
@@ -208,17 +212,17 @@ async def leave_with_much_under_way(here: Here, rank: int, size: int) -> None:
     world = here.worlds["w"]
     if rank == 0:
         for number in range(50):
-            await world.send(np.full(10_000, number), dst=1)
-        await world.leave()
+            await world.send_async(np.full(10_000, number), dst=1)
+        await world.leave_async()
         assert world.state is worlds.State.CLOSED
         return
     events = world.events()
     for number in range(50):
-        assert (await world.recv(src=0) == number).all()
+        assert (await world.recv_async(src=0) == number).all()
     assert (await anext(events)).kind is worlds.EventKind.PEER_LEFT
     assert world.state is worlds.State.READY
     with pytest.raises(worlds.WorldBrokenError) as ended:
-        await world.recv(src=0)
+        await world.recv_async(src=0)
     assert (ended.value.cause, ended.value.rank) == ("PEER_LEFT", 0)
 
 

@@ -22,14 +22,14 @@ from tests.process.world_crew import JOIN_S, Crew, Here, free_address, join
 
 async def fork_with_a_manager(here: Here) -> bytes:
     """A play: what a forked child hears of its parent's manager; it makes one of its own."""
-    world = await here.join("alone", rank=0, size=1, rendezvous=free_address())
+    world = await here.join_async("alone", rank=0, size=1, rendezvous=free_address())
     mine = worlds.manager()
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         said = b"nothing"
         try:
-            here.manager.blocking.join("w", rank=0, size=1, rendezvous="tcp://127.0.0.1:1")
+            here.manager.join("w", rank=0, size=1, rendezvous="tcp://127.0.0.1:1")
         except UnusableAfterForkError:
             said = b"own" if worlds.manager() is not mine and not worlds.manager().is_over else b"?"
         here.manager.close()
@@ -37,7 +37,7 @@ async def fork_with_a_manager(here: Here) -> bytes:
         os._exit(0)
     said = os.read(read, 20)
     await asyncio.to_thread(os.waitpid, pid, 0)
-    await world.barrier()
+    await world.barrier_async()
     os.close(read)
     os.close(write)
     return said
@@ -56,7 +56,7 @@ for spare in range(12):
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, 4096))
     manager = worlds.WorldManager()
     try:
-        manager.blocking.join("w", rank=0, size=1, rendezvous="tcp://127.0.0.1:1", timeout_s=0.2)
+        manager.join("w", rank=0, size=1, rendezvous="tcp://127.0.0.1:1", timeout_s=0.2)
         print("joined")
     except Exception as error:
         print(type(error).__name__)
@@ -85,22 +85,22 @@ async def counts(here: Here) -> tuple[int, int]:
 async def many_lives(here: Here, rank: int, size: int, address: str, count: int) -> None:
     """A play: worlds are joined, used, and end in one of three ways."""
     for number in range(count):
-        world = await here.join("w", rank=rank, size=size, rendezvous=address)
+        world = await here.join_async("w", rank=rank, size=size, rendezvous=address)
         array = np.ones(10)
-        await world.all_reduce(array)
+        await world.all_reduce_async(array)
         with pytest.raises(worlds.WorldTimeoutError):
-            await world.recv(src=1 - rank, timeout_s=0.0)
-        await world.barrier()
+            await world.recv_async(src=1 - rank, timeout_s=0.0)
+        await world.barrier_async()
         assert array[0] == size
         if number % 3 == 0:
-            await world.leave()
+            await world.leave_async()
         elif number % 3 == 1 and rank == 0:
             world.abort("enough")
         elif number % 3 == 2:
             here.manager.remove_world("w")
         if number % 3 == 1:
             with pytest.raises(worlds.WorldBrokenError):
-                await world.recv(src=1 - rank)
+                await world.recv_async(src=1 - rank)
             here.manager.remove_world("w")
 
 
@@ -140,7 +140,7 @@ def test_a_hundred_worlds_leave_no_descriptor_and_no_thread(crew: Crew) -> None:
 
 async def until_broken(here: Here, name: str) -> None:
     with pytest.raises(worlds.WorldBrokenError):
-        await here.worlds[name].recv(src=1)
+        await here.worlds[name].recv_async(src=1)
 
 
 async def forget(here: Here, name: str) -> None:
@@ -156,8 +156,8 @@ async def join_many(here: Here, count: int, kept: int) -> tuple[int, int]:
         for number in range(count):
             address = free_address()
             for _ in range(2):
-                world = await here.join(f"w{number}", rank=0, size=1, rendezvous=address)
-                await world.leave()
+                world = await here.join_async(f"w{number}", rank=0, size=1, rendezvous=address)
+                await world.leave_async()
     finally:
         module._EPOCHS_MAX = before
     return len(here.manager._epochs), world.epoch
@@ -175,7 +175,7 @@ async def break_many(here: Here, count: int, kept: int) -> None:
     module._BROKEN_MAX, before = kept, module._BROKEN_MAX
     try:
         for number in (*range(count), 0):
-            world = await manager.join(f"w{number}", rank=0, size=1, rendezvous=address)
+            world = await manager.join_async(f"w{number}", rank=0, size=1, rendezvous=address)
             manager.abort(f"w{number}", "enough")
             dropped = weakref.ref(world)
             del world
@@ -202,10 +202,10 @@ def test_a_manager_does_not_keep_broken_worlds_for_ever(crew: Crew) -> None:
 
 async def join_and_sum(here: Here, rank: int, size: int, name: str, address: str) -> float:
     """A play: a world is of use."""
-    world = await here.join(name, rank=rank, size=size, rendezvous=address)
+    world = await here.join_async(name, rank=rank, size=size, rendezvous=address)
     array = np.full(100_000, rank + 1.0)
-    await world.all_reduce(array)
-    await world.leave()
+    await world.all_reduce_async(array)
+    await world.leave_async()
     return float(array.max())
 
 
@@ -233,14 +233,14 @@ async def leave_what_breaks(here: Here, rank: int, size: int, addresses: list[st
     """A play: one aborts, the other leaves at once; which events its manager has told."""
     events = here.manager.events()
     for number, address in enumerate(addresses):
-        world = await here.join(f"w{number}", rank=rank, size=size, rendezvous=address)
+        world = await here.join_async(f"w{number}", rank=rank, size=size, rendezvous=address)
         if rank == 1:
             world.abort("enough")
         else:
             with pytest.raises(worlds.WorldBrokenError):
-                await world.recv(src=1)
+                await world.recv_async(src=1)
         with pytest.raises(worlds.WorldBrokenError):
-            await world.leave()
+            await world.leave_async()
         with pytest.raises(InvalidArgumentError, match="join it first"):
             here.manager.world(f"w{number}")
     return [(await asyncio.wait_for(anext(events), JOIN_S)).kind.name for _ in addresses]
@@ -254,12 +254,12 @@ def test_who_leaves_a_broken_world_still_hears_that_it_broke(crew: Crew) -> None
 
 async def wait_in_loops(here: Here, times: int) -> int:
     """A play: event loops are closed amid a receive; how many descriptors that costs."""
-    world = await here.join("alone", rank=0, size=1, rendezvous=free_address())
-    await world.barrier()
+    world = await here.join_async("alone", rank=0, size=1, rendezvous=free_address())
+    await world.barrier_async()
 
     def wait_and_close() -> None:
         loop = asyncio.new_event_loop()
-        task = loop.create_task(other.recv(src=1))
+        task = loop.create_task(other.recv_async(src=1))
         loop.run_until_complete(asyncio.sleep(0.02))
         loop.close()
         del task

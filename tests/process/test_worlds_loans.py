@@ -63,27 +63,27 @@ async def pass_on(here: Here, rank: int, size: int) -> str:
     """A play: rank 0 gives arrays away, in every way there is."""
     world = here.worlds["w"]
     if rank == 1:
-        first = await world.recv(src=0)
+        first = await world.recv_async(src=0)
         assert np.array_equal(first, expected(1)) and first.dtype == np.int64
         assert "memfd" in pages_of(first) and not first.flags.writeable
         into = np.zeros(COUNT, np.int64)
-        assert await world.recv(into, src=0) is into
+        assert await world.recv_async(into, src=0) is into
         assert np.array_equal(into, expected(2))
-        part = await asyncio.to_thread(world.blocking.recv, src=0)
+        part = await asyncio.to_thread(world.recv, src=0)
         assert part.shape == (2, 50_000) and np.array_equal(part.ravel(), expected(3)[1000:101_000])
-        small = await world.recv(src=0)
+        small = await world.recv_async(src=0)
         assert small.flags.writeable and np.array_equal(small, expected(4, 10))
-        crooked = await world.recv(src=0)
+        crooked = await world.recv_async(src=0)
         assert np.array_equal(crooked, expected(5)[::2])
         assert np.array_equal(first, expected(1))  # still
         return pages_of(first).split()[1]
     one = filled(world, 1)
-    await world.send(one, dst=1)
+    await world.send_async(one, dst=1)
     assert not one.flags.writeable
-    await asyncio.to_thread(world.blocking.send, filled(world, 2), dst=1)
-    await world.send(filled(world, 3)[1000:101_000].reshape(2, 50_000), dst=1)
-    await world.send(filled(world, 4, 10), dst=1)
-    await world.send(filled(world, 5)[::2], dst=1)
+    await asyncio.to_thread(world.send, filled(world, 2), dst=1)
+    await world.send_async(filled(world, 3)[1000:101_000].reshape(2, 50_000), dst=1)
+    await world.send_async(filled(world, 4, 10), dst=1)
+    await world.send_async(filled(world, 5)[::2], dst=1)
     return "sent"
 
 
@@ -99,13 +99,13 @@ async def in_a_row(here: Here, rank: int, size: int) -> None:
         if rank == 0:
             first, third = filled(world, number), filled(world, number + 2)
             await asyncio.gather(
-                world.send(first, dst=1),
-                world.send(expected(number + 1), dst=1),
-                world.send(third, dst=1),
-                world.send(expected(number + 3, 5), dst=1),
+                world.send_async(first, dst=1),
+                world.send_async(expected(number + 1), dst=1),
+                world.send_async(third, dst=1),
+                world.send_async(expected(number + 3, 5), dst=1),
             )
         else:
-            here.kept[str(number)] = got = [await world.recv(src=0) for _ in range(4)]
+            here.kept[str(number)] = got = [await world.recv_async(src=0) for _ in range(4)]
             assert [each[0] for each in got] == [number, number + 1, number + 2, number + 3]
 
 
@@ -118,16 +118,16 @@ async def one_gives_up(here: Here, rank: int, size: int) -> None:
     """A play: of three that wait for one after the other, the second has no time."""
     world = here.worlds["w"]
     if rank == 1:
-        assert [(await world.recv(src=0))[0] for _ in range(2)] == [1, 3]
+        assert [(await world.recv_async(src=0))[0] for _ in range(2)] == [1, 3]
         return
     late = Sending(None)
     with world.membership.sending.queued(1) as turn:
         turn.before = late  # as one that waits for a gift
-        first = asyncio.create_task(world.send(expected(1), dst=1))
+        first = asyncio.create_task(world.send_async(expected(1), dst=1))
         await asyncio.sleep(0)
         with pytest.raises(HopliteError, match=r"did not begin within 0\.05 s"):
-            await world.send(expected(2), dst=1, timeout_s=0.05)
-        third = asyncio.create_task(world.send(filled(world, 3), dst=1))
+            await world.send_async(expected(2), dst=1, timeout_s=0.05)
+        third = asyncio.create_task(world.send_async(filled(world, 3), dst=1))
         await asyncio.sleep(0.05)
         assert not first.done() and not third.done(), (first, third)
     await asyncio.sleep(0.05)
@@ -146,11 +146,11 @@ async def sends_after_leaving(here: Here, rank: int, size: int) -> None:
     """A play: what can't be sent any more stays its sender's."""
     world = here.worlds["w"]
     array = filled(world, 1) if rank == 0 else None
-    await world.barrier()
-    await world.leave()
+    await world.barrier_async()
+    await world.leave_async()
     if array is not None:
         with pytest.raises(HopliteError):
-            await world.send(array, dst=1)
+            await world.send_async(array, dst=1)
         assert array.flags.writeable
         assert world.membership.loans._lender.counts()[2] == 0
 
@@ -165,17 +165,17 @@ async def give_up(here: Here, rank: int, size: int) -> None:
     world = here.worlds["w"]
     large = np.arange(2 << 20)
     if rank == 1:
-        await world.barrier()
-        assert np.array_equal(await world.recv(src=0), large)
-        assert (await world.recv(src=0)).tolist() == [7]
+        await world.barrier_async()
+        assert np.array_equal(await world.recv_async(src=0), large)
+        assert (await world.recv_async(src=0)).tolist() == [7]
         return
     lender = world.membership.loans._lender
-    before = asyncio.create_task(world.send(large, dst=1))
+    before = asyncio.create_task(world.send_async(large, dst=1))
     await asyncio.sleep(0)
     given = filled(world, 1)
     with pytest.raises(worlds.WorldTimeoutError, match="was taken back"):
-        await world.send(given, dst=1, timeout_s=0.3)
-    cancelled = asyncio.create_task(world.send(given, dst=1))
+        await world.send_async(given, dst=1, timeout_s=0.3)
+    cancelled = asyncio.create_task(world.send_async(given, dst=1))
     await asyncio.sleep(0.05)
     assert lender.counts()[1:] == (0, 1)
     cancelled.cancel()
@@ -185,9 +185,9 @@ async def give_up(here: Here, rank: int, size: int) -> None:
     assert np.array_equal(given, expected(1))
     del given, cancelled
     await until(lambda: lender.counts()[1:] == (1, 0))  # for arrays to come
-    await world.barrier()
+    await world.barrier_async()
     await before
-    await world.send(np.array([7]), dst=1)
+    await world.send_async(np.array([7]), dst=1)
 
 
 def test_what_never_went_is_not_lent_any_more(crew: Crew) -> None:
@@ -202,16 +202,16 @@ async def many_parts(here: Here, rank: int, size: int) -> None:
     """A play: thousands of loans end at once, while their lender does not hear of it."""
     world = here.worlds["w"]
     if rank == 0:
-        await world.send(np.array([os.getpid()]), dst=1)
+        await world.send_async(np.array([os.getpid()]), dst=1)
         array = world.alloc(LENT_BYTES_MIN + 8 * PARTS, np.uint8)
         for number in range(PARTS):
-            await world.send(array[8 * number : 8 * number + LENT_BYTES_MIN], dst=1)
-        await world.barrier()
+            await world.send_async(array[8 * number : 8 * number + LENT_BYTES_MIN], dst=1)
+        await world.barrier_async()
         await until(lambda: world.membership.loans._lender.counts()[2] == 0)
         return
-    pid = int((await world.recv(src=0))[0])
-    got = [await world.recv(src=0) for _ in range(PARTS)]
-    await world.barrier()
+    pid = int((await world.recv_async(src=0))[0])
+    got = [await world.recv_async(src=0) for _ in range(PARTS)]
+    await world.barrier_async()
     os.kill(pid, signal.SIGSTOP)
     got.clear()
     gc.collect()
@@ -229,10 +229,10 @@ async def over_tcp(here: Here, rank: int, size: int) -> None:
     world = here.worlds["w"]
     if rank == 0:
         array = filled(world, 1)
-        await world.send(array, dst=1)
+        await world.send_async(array, dst=1)
         assert not array.flags.writeable
     else:
-        got = await world.recv(src=0)
+        got = await world.recv_async(src=0)
         assert np.array_equal(got, expected(1)) and got.flags.writeable
 
 
@@ -248,13 +248,13 @@ async def rotate(here: Here, rank: int, size: int, count: int) -> tuple[int, int
     kept: list[Array] = []
     for number in range(count):
         if rank == 0:
-            await world.send(filled(world, number), dst=1)
+            await world.send_async(filled(world, number), dst=1)
         else:
-            kept = [*kept[-2:], await world.recv(src=0)]
+            kept = [*kept[-2:], await world.recv_async(src=0)]
             for back, array in enumerate(reversed(kept)):
                 assert np.array_equal(array, expected(number - back))
         if number % 10 == 9:  # else rank 0 may have sent all before the first one is read
-            await world.barrier()
+            await world.barrier_async()
     kept.clear()
     if rank == 0:
         await until(lambda: lender.counts()[2] == 0)
@@ -273,16 +273,16 @@ async def keep(here: Here, rank: int, size: int, ends: str) -> str:
     world = here.worlds["w"]
     if rank == 0:
         for number in (1, 2):
-            await world.send(filled(world, number), dst=1)
+            await world.send_async(filled(world, number), dst=1)
         if ends == "leaves":
-            await world.leave()
+            await world.leave_async()
             here.manager.close()
         return "sent"
-    first = await world.recv(src=0)
+    first = await world.recv_async(src=0)
     here.kept["first"] = first
     if ends == "leaves":
         await until(lambda: 0 in world.membership.gone)
-        second = await world.recv(src=0)
+        second = await world.recv_async(src=0)
         assert np.array_equal(second, expected(2))
     return "kept"
 
@@ -292,7 +292,7 @@ async def look(here: Here, is_broken: bool) -> None:
     if is_broken:
         with pytest.raises(worlds.WorldBrokenError):
             while True:
-                await here.worlds["w"].recv(src=0)
+                await here.worlds["w"].recv_async(src=0)
     assert np.array_equal(here.kept["first"], expected(1))
 
 
@@ -311,16 +311,16 @@ async def end_with_loans(here: Here, rank: int, size: int) -> tuple[int, int, in
     world = here.worlds["w"]
     lender = here.manager._meet.place.lender  # type: ignore[union-attr]
     if rank == 0:
-        await world.send(filled(world, 1), dst=1)
-        await world.barrier()
+        await world.send_async(filled(world, 1), dst=1)
+        await world.barrier_async()
         world.abort("enough")
         here.manager.remove_world("w")
         await until(lambda: lender.counts() == (0, 0, 0))
     else:
-        first = await world.recv(src=0)
-        await world.barrier()
+        first = await world.recv_async(src=0)
+        await world.barrier_async()
         with pytest.raises(worlds.WorldBrokenError):
-            await world.recv(src=0)
+            await world.recv_async(src=0)
         await asyncio.sleep(0.1)
         assert np.array_equal(first, expected(1))
     counts: tuple[int, int, int] = lender.counts()
@@ -354,11 +354,11 @@ async def mistakes(here: Here, rank: int, size: int) -> None:
     if rank == 0:
         array = world.alloc(LENT_BYTES_MIN, np.uint8)
         with pytest.raises(HopliteError, match="no other rank"):
-            await world.send(array, dst=7)
+            await world.send_async(array, dst=7)
         assert array.flags.writeable
-        await world.send(array, dst=1)
+        await world.send_async(array, dst=1)
     with pytest.raises(worlds.WorldBrokenError, match="does not fit"):
-        await world.recv(np.zeros(3), src=1 - rank)
+        await world.recv_async(np.zeros(3), src=1 - rank)
 
 
 def test_mistakes_are_told(crew: Crew) -> None:
@@ -370,9 +370,9 @@ async def give_to_a_frozen_one(here: Here, name: str) -> str:
     """A play: what is given to a process that is stopped ends with the world."""
     world = here.worlds[name]
     with pytest.raises(worlds.WorldBrokenError) as ended:
-        await world.send(world.alloc(1_000_000), dst=1 - world.rank)
+        await world.send_async(world.alloc(1_000_000), dst=1 - world.rank)
         while True:
-            await world.recv(src=1 - world.rank)
+            await world.recv_async(src=1 - world.rank)
     return ended.value.cause
 
 

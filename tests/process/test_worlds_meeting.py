@@ -62,7 +62,7 @@ async def managers(count: int, **how: Any) -> AsyncIterator[Managers]:
 
 async def met(members: Managers, name: str = "w", **how: Any) -> list[worlds.World]:
     joins = (
-        member.join(name, rank=rank, size=len(members), **{"timeout_s": JOIN_S, **how})
+        member.join_async(name, rank=rank, size=len(members), **{"timeout_s": JOIN_S, **how})
         for rank, member in enumerate(members)
     )
     return await asyncio.gather(*joins)
@@ -78,7 +78,9 @@ class Meeting:
     def join(self, index: int, **how: Any) -> asyncio.Task[worlds.World]:
         """Have this member begin to join: with its index as rank, in a world of them all."""
         how = {"rank": index, "size": len(self.members), "timeout_s": JOIN_S, **how}
-        return asyncio.create_task(self.members[index].join("w", rendezvous=self.table, **how))
+        return asyncio.create_task(
+            self.members[index].join_async("w", rendezvous=self.table, **how)
+        )
 
 
 @contextlib.asynccontextmanager
@@ -107,7 +109,7 @@ async def test_any_object_with_set_and_get_is_a_rendezvous() -> None:
         assert list(table.values) == ["w"]
         arrays = [np.full(3, rank) for rank in range(3)]
         await asyncio.gather(
-            *(world.all_reduce(array) for world, array in zip(joined, arrays, strict=True))
+            *(world.all_reduce_async(array) for world, array in zip(joined, arrays, strict=True))
         )
         assert all((array == 3).all() for array in arrays)
 
@@ -117,10 +119,10 @@ async def test_a_member_may_come_late_or_first() -> None:
     address = free_address()
     async with managers(3) as members:
         how = {"size": 3, "rendezvous": address, "timeout_s": JOIN_S}
-        early = asyncio.create_task(members[2].join("w", rank=2, **how))
+        early = asyncio.create_task(members[2].join_async("w", rank=2, **how))
         await asyncio.sleep(0)
-        leader = asyncio.create_task(members[0].join("w", rank=0, **how))
-        late = await members[1].join("w", rank=1, **how)
+        leader = asyncio.create_task(members[0].join_async("w", rank=0, **how))
+        late = await members[1].join_async("w", rank=1, **how)
         assert (await early).epoch == (await leader).epoch == late.epoch == 1
 
 
@@ -130,14 +132,16 @@ async def test_who_has_not_come_is_named_at_the_limit() -> None:
         # Rank 0 checks every half second which ranks are there.
         how = {"size": 4, "rendezvous": free_address(), "timeout_s": 2.5}
         both = await asyncio.gather(
-            first.join("w", rank=0, **how), third.join("w", rank=2, **how), return_exceptions=True
+            first.join_async("w", rank=0, **how),
+            third.join_async("w", rank=2, **how),
+            return_exceptions=True,
         )
         assert [type(error) for error in both] == [worlds.WorldTimeoutError] * 2
         assert "rank 1, 3 has not come" in str(both[0])
         assert isinstance(both[0], TimeoutError)
     async with managers(1) as (alone,):
         with pytest.raises(worlds.WorldTimeoutError, match="rank 0 has not come"):
-            await alone.join("w", rank=1, size=2, rendezvous=free_address(), timeout_s=1.0)
+            await alone.join_async("w", rank=1, size=2, rendezvous=free_address(), timeout_s=1.0)
 
 
 @in_a_loop
@@ -182,11 +186,11 @@ async def test_a_left_or_broken_name_is_joined_again_as_its_next_epoch() -> None
             joined = await met(members, rendezvous=address)
             assert [world.epoch for world in joined] == [epoch] * 2
             if epoch % 2:
-                await asyncio.gather(*(world.leave() for world in joined))
+                await asyncio.gather(*(world.leave_async() for world in joined))
             else:
                 joined[0].abort("a new life")
                 with pytest.raises(worlds.WorldBrokenError):
-                    await joined[1].recv(src=0)
+                    await joined[1].recv_async(src=0)
 
 
 @in_a_loop
@@ -194,13 +198,13 @@ async def test_events_of_a_world_begin_with_who_has_left() -> None:
     async with managers(3) as members:
         joined = await met(members, rendezvous=Table())
         before = joined[1].events()
-        await joined[0].leave()
+        await joined[0].leave_async()
         event = await anext(before)
         assert (event.kind, event.rank) == (worlds.EventKind.PEER_LEFT, 0)
         assert await anext(joined[1].events()) == event
         joined[2].abort("enough")
         with pytest.raises(worlds.WorldBrokenError):
-            await joined[1].recv(src=2)
+            await joined[1].recv_async(src=2)
         kinds = [(each.kind.name, each.rank) async for each in joined[1].events()]
         assert kinds == [("PEER_LEFT", 0), ("BROKEN", 2)]
 
@@ -226,7 +230,7 @@ async def test_epochs_go_on_although_rank_0_is_another_process() -> None:
     async with managers(2) as members:
         for _ in range(3):
             joined = await met(members, rendezvous=address)
-            await asyncio.gather(*(world.leave() for world in joined))
+            await asyncio.gather(*(world.leave_async() for world in joined))
         members[0].close()
         async with worlds.WorldManager() as new:
             joined = await met([new, members[1]], rendezvous=address)
@@ -248,7 +252,7 @@ async def test_members_of_an_old_life_and_strangers_are_refused() -> None:
     async with meeting(2) as at:
         joined = await asyncio.gather(at.join(0), at.join(1))
         old = Record.parse(at.table.values["w"])
-        await asyncio.gather(*(world.leave() for world in joined))
+        await asyncio.gather(*(world.leave_async() for world in joined))
         leads = at.join(0)
         new = await at.table.next_record()
         zombie = Record("w", old.epoch, old.incarnation, old.token, new.leader)
@@ -392,7 +396,7 @@ async def test_a_manager_may_listen_at_one_address() -> None:
         assert [name for name, _ in addresses] == ["127.0.0.1"]
     async with managers(1, listen="192.0.2.1:0") as (nowhere,):
         with pytest.raises(worlds.WorldError, match=r"can't listen at 192\.0\.2\.1"):
-            await nowhere.join("w", rank=0, size=1, rendezvous=table)
+            await nowhere.join_async("w", rank=0, size=1, rendezvous=table)
 
 
 def is_open(name: str, port: int) -> bool:
@@ -437,7 +441,7 @@ async def test_a_rendezvous_to_which_there_is_no_way_is_named_at_the_limit() -> 
         with pytest.raises(
             worlds.WorldTimeoutError, match=r"no way to tcp://no\.such\.host\.invalid:1"
         ):
-            await alone.join(
+            await alone.join_async(
                 "w", rank=1, size=2, rendezvous="tcp://no.such.host.invalid:1", timeout_s=1.0
             )
 
@@ -455,7 +459,7 @@ async def test_mistakes_are_named() -> None:
             ({"name": "w", "rank": 0, "size": 1, "transport": "pigeon", **how}, "'pigeon' is unkn"),
         ):
             with pytest.raises(InvalidArgumentError, match=words):
-                await manager.join(**arguments)
+                await manager.join_async(**arguments)
         for arguments, words in (
             ({"rank": "0", "size": 1, **how}, "rank='0' is a str"),
             ({"rank": 0, "size": None, **how}, "size=None is a NoneType"),
@@ -464,20 +468,20 @@ async def test_mistakes_are_named() -> None:
             ({"rank": 0, "size": 1, "timeout_s": "5", **how}, "timeout_s='5' is a str"),
         ):
             with pytest.raises(WrongTypeError, match=words):
-                await manager.join("w", **arguments)
+                await manager.join_async("w", **arguments)
         with pytest.raises(worlds.WorldError, match=r"call ray\.init\(\) first"):
-            await manager.join("w", rank=0, size=1)
+            await manager.join_async("w", rank=0, size=1)
         with pytest.raises(worlds.WorldError, match=r"can't listen at tcp://192\.0\.2\.1"):
-            await manager.join("w", rank=0, size=1, rendezvous="tcp://192.0.2.1:4000")
-        await manager.join("w", rank=np.int64(0), size=np.int64(1), **how)
+            await manager.join_async("w", rank=0, size=1, rendezvous="tcp://192.0.2.1:4000")
+        await manager.join_async("w", rank=np.int64(0), size=np.int64(1), **how)
         with pytest.raises(InvalidArgumentError, match="leave it first"):
-            await manager.join("w", rank=0, size=1, **how)
+            await manager.join_async("w", rank=0, size=1, **how)
         with pytest.raises(InvalidArgumentError, match="in no world 'other'"):
             manager.abort("other", "why")
     with pytest.raises(InvalidArgumentError, match="limits are positive"):
         worlds.WorldManager(suspect_after_s=4.0)
     with pytest.raises(worlds.WorldError, match="was closed"):
-        await manager.join("w", rank=0, size=1, rendezvous=Table())
+        await manager.join_async("w", rank=0, size=1, rendezvous=Table())
 
 
 @in_a_loop
@@ -486,13 +490,13 @@ async def test_a_join_that_is_given_up_leaves_nothing() -> None:
     async with managers(2) as members:
         how = {"size": 2, "rendezvous": table}
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(members[0].join("w", rank=0, **how), 0.05)
+            await asyncio.wait_for(members[0].join_async("w", rank=0, **how), 0.05)
         joined = await met(members, rendezvous=table)
-        await asyncio.gather(*(world.barrier() for world in joined))
+        await asyncio.gather(*(world.barrier_async() for world in joined))
         for turns in range(1, 40):  # cancelled at every point of a join, until one is too quick
             again = asyncio.gather(
-                members[0].join(f"v{turns}", rank=0, timeout_s=0.5, **how),
-                members[1].join(f"v{turns}", rank=1, timeout_s=0.5, **how),
+                members[0].join_async(f"v{turns}", rank=0, timeout_s=0.5, **how),
+                members[1].join_async(f"v{turns}", rank=1, timeout_s=0.5, **how),
                 return_exceptions=True,
             )
             for _ in range(turns):
@@ -500,13 +504,13 @@ async def test_a_join_that_is_given_up_leaves_nothing() -> None:
             again.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await again
-        await asyncio.gather(*(world.barrier() for world in joined))
+        await asyncio.gather(*(world.barrier_async() for world in joined))
 
 
 @in_a_loop
 async def test_closing_a_manager_ends_its_joins_and_streams() -> None:
     manager, table = worlds.WorldManager(), Table()
-    waits = asyncio.create_task(manager.join("w", rank=0, size=2, rendezvous=table))
+    waits = asyncio.create_task(manager.join_async("w", rank=0, size=2, rendezvous=table))
     stream = manager.events()
     await table.asked.wait()
     await asyncio.to_thread(manager.close)
@@ -528,7 +532,7 @@ async def test_closing_a_manager_waits_for_no_look_up_that_is_stuck(
 
     monkeypatch.setattr("hoplite_ray.worlds.meeting.meet.find_ray_rendezvous", stuck)
     manager = worlds.WorldManager()
-    waits = asyncio.create_task(manager.join("w", rank=0, size=2))
+    waits = asyncio.create_task(manager.join_async("w", rank=0, size=2))
     try:
         assert await asyncio.to_thread(is_asked.wait, JOIN_S)
         await asyncio.wait_for(asyncio.to_thread(manager.close), JOIN_S)

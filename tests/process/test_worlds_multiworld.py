@@ -10,6 +10,7 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.worlds import multiworld
 from hoplite_ray.worlds.meeting.rendezvous import parse_address
 from tests.process.world_crew import free_address, in_a_loop
 
@@ -18,7 +19,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 async def use(rank: int, addr: str, port: int) -> None:
     """One member, as MultiWorld's examples have it."""
-    manager = worlds.WorldManager()
+    manager = multiworld.WorldManager()
     await manager.initialize_world("w", rank, 2, backend="gloo", addr=addr, port=port)
     communicator: Any = manager.communicator
 
@@ -55,7 +56,7 @@ async def use(rank: int, addr: str, port: int) -> None:
     assert not communicator.is_broken("w")
     if rank == 1:
         manager.abort("w", "enough")
-    with pytest.raises(worlds.BrokenWorldException):
+    with pytest.raises(multiworld.BrokenWorldException):
         await communicator.recv(mine, 1 - rank, "w")
     assert communicator.is_broken("w")
     manager.remove_world("w")
@@ -79,14 +80,14 @@ async def test_tensors_share_their_memory_and_others_are_refused() -> None:
     async with worlds.WorldManager() as left, worlds.WorldManager() as right:
         how = {"size": 2, "rendezvous": address}
         here, there = await asyncio.gather(
-            left.join("w", rank=0, **how), right.join("w", rank=1, **how)
+            left.join_async("w", rank=0, **how), right.join_async("w", rank=1, **how)
         )
         weights = torch.zeros(3, 4, requires_grad=True, dtype=torch.bfloat16)
-        await here.send(torch.ones(3, 4, dtype=torch.bfloat16), dst=1)
-        assert await there.recv(weights, src=0) is weights
+        await here.send_async(torch.ones(3, 4, dtype=torch.bfloat16), dst=1)
+        assert await there.recv_async(weights, src=0) is weights
         assert weights.sum() == 12.0
         sums = [torch.ones(3, dtype=torch.bfloat16), torch.ones(3, dtype=torch.bfloat16)]
-        await asyncio.gather(here.all_reduce(sums[0]), there.all_reduce(sums[1]))
+        await asyncio.gather(here.all_reduce_async(sums[0]), there.all_reduce_async(sums[1]))
         assert [each.tolist() for each in sums] == [[2.0] * 3] * 2
         for wrong, error in (
             (torch.ones(3, device="meta"), worlds.WorldError),
@@ -95,5 +96,5 @@ async def test_tensors_share_their_memory_and_others_are_refused() -> None:
             ("text", TypeError),
         ):
             with pytest.raises((error, TypeError, ValueError)):
-                await here.recv(wrong, src=1)
+                await here.recv_async(wrong, src=1)
         assert here.state is worlds.State.READY

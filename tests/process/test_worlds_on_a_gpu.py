@@ -54,7 +54,7 @@ async def join_on_gpu(here: Here, rank: int, size: int, address: str) -> int | N
     os.environ["NCCL_HOSTID"] = f"hoplite-{rank}"
     os.environ |= {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
     how: dict[str, Any] = {"rendezvous": address, "transport": "nccl", "timeout_s": 60.0}
-    return (await here.join("w", rank=rank, size=size, **how)).device
+    return (await here.join_async("w", rank=rank, size=size, **how)).device
 
 
 async def operations(here: Here, rank: int, size: int) -> None:
@@ -66,16 +66,18 @@ async def operations(here: Here, rank: int, size: int) -> None:
         mine = torch.arange(count, device="cuda") % 7 + float(rank + 1)
         theirs = torch.arange(count, device="cuda") % 7 + float(2 - rank)
         into = torch.empty_like(mine)
-        await asyncio.gather(world.send(mine, dst=1 - rank), world.recv(into, src=1 - rank))
+        await asyncio.gather(
+            world.send_async(mine, dst=1 - rank), world.recv_async(into, src=1 - rank)
+        )
         assert torch.equal(into, theirs)
         total = mine.clone()
-        await world.all_reduce(total)
+        await world.all_reduce_async(total)
         assert torch.equal(total, mine + theirs)
-        gathered = await world.all_gather(mine)
+        gathered = await world.all_gather_async(mine)
         assert torch.equal(gathered[rank], mine) and torch.equal(gathered[1 - rank], theirs)
-        await world.broadcast(mine, src=0)
+        await world.broadcast_async(mine, src=0)
         assert torch.equal(mine, theirs if rank == 1 else gathered[0])
-    await world.leave()
+    await world.leave_async()
 
 
 @pytest.mark.timeout(120)
@@ -90,7 +92,7 @@ async def until_broken(here: Here) -> str:
     array = torch.ones(1_000_000, device="cuda")
     with pytest.raises(worlds.WorldBrokenError) as ended:
         while True:
-            await here.worlds["w"].all_reduce(array)
+            await here.worlds["w"].all_reduce_async(array)
     return ended.value.cause
 
 
@@ -100,8 +102,8 @@ async def until_dead(here: Here) -> None:
 
     array = torch.ones(1_000_000, device="cuda")
     for _ in range(10):
-        await here.worlds["w"].all_reduce(array)
-    task = asyncio.create_task(here.worlds["w"].all_reduce(array))
+        await here.worlds["w"].all_reduce_async(array)
+    task = asyncio.create_task(here.worlds["w"].all_reduce_async(array))
     await asyncio.sleep(0)
     os.kill(os.getpid(), signal.SIGKILL)
     await task

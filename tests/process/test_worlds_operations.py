@@ -94,18 +94,18 @@ async def large(here: Here, rank: int, size: int, size_bytes: int) -> None:
     both = [own, other] if rank == 0 else [other, own]
     into = np.zeros_like(own)
     if rank == 0:
-        await world.send(own, dst=1)
+        await world.send_async(own, dst=1)
     else:
-        assert await world.recv(into, src=0) is into
+        assert await world.recv_async(into, src=0) is into
         check(into, other)
-    check(await world.broadcast(own.copy(), src=1), both[1])
-    check(await world.all_reduce(own.copy()), own + other)
-    reduced = await world.reduce(own.copy(), dst=0)
+    check(await world.broadcast_async(own.copy(), src=1), both[1])
+    check(await world.all_reduce_async(own.copy()), own + other)
+    reduced = await world.reduce_async(own.copy(), dst=0)
     check(reduced, own + other if rank == 0 else own)
-    check_all(await world.all_gather(own), both)
-    check_all(await world.gather(own, dst=1) or [], both if rank == 1 else [])
-    check(await world.scatter(both if rank == 0 else None, src=0, into=into), own)
-    await world.barrier()
+    check_all(await world.all_gather_async(own), both)
+    check_all(await world.gather_async(own, dst=1) or [], both if rank == 1 else [])
+    check(await world.scatter_async(both if rank == 0 else None, src=0, into=into), own)
+    await world.barrier_async()
 
 
 @pytest.mark.parametrize("mib", [32, pytest.param(128, marks=pytest.mark.slow)])  # GBs of memory
@@ -125,21 +125,21 @@ async def give_and_take(here: Here, rank: int, size: int) -> None:
     arrays += [np.arange(5).astype(">f4"), np.arange(3).astype("M8[s]"), np.array(["ab", "c"])]
     if rank == 0:
         for array in arrays:
-            await world.send(array, dst=1)
-            await asyncio.to_thread(world.blocking.send, array, dst=1)
-        await asyncio.gather(*(world.send(array, dst=1) for array in arrays))
-        assert np.array_equal(await world.recv(src=1), arrays[0])
+            await world.send_async(array, dst=1)
+            await asyncio.to_thread(world.send, array, dst=1)
+        await asyncio.gather(*(world.send_async(array, dst=1) for array in arrays))
+        assert np.array_equal(await world.recv_async(src=1), arrays[0])
         return
     for array in arrays:
         into = np.empty(array.shape, array.dtype)
-        assert await world.recv(into, src=0) is into
+        assert await world.recv_async(into, src=0) is into
         check(into, array)
-        check(world.blocking.recv(src=0), array)
-    both = [world.recv(src=0) for _ in arrays]
+        check(world.recv(src=0), array)
+    both = [world.recv_async(src=0) for _ in arrays]
     for found, array in zip(await asyncio.gather(*both), arrays, strict=True):
         check(found, array)
         assert found.shape == array.shape and found.flags.writeable
-    await world.send(arrays[0], dst=0)
+    await world.send_async(arrays[0], dst=0)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -161,15 +161,15 @@ async def many_worlds(here: Here, rank: int, size: int, address: str, transport:
         for step in range(20):
             count = (number * 977 + step * 331) % 40_000
             array = np.full(count, rank + number, np.float64)
-            await world.all_reduce(array)
+            await world.all_reduce_async(array)
             check(array, np.full(count, number * size + sum(range(size)), np.float64))
             ahead, behind = (rank + 1) % size, (rank - 1) % size
-            sent = asyncio.create_task(world.send(numbers(step, count), dst=ahead))
-            check(await world.recv(src=behind), numbers(step, count))
+            sent = asyncio.create_task(world.send_async(numbers(step, count), dst=ahead))
+            check(await world.recv_async(src=behind), numbers(step, count))
             await sent
 
     await asyncio.gather(*map(play, range(16)))
-    await asyncio.gather(*(here.worlds[name].leave() for name in names))
+    await asyncio.gather(*(here.worlds[name].leave_async() for name in names))
     assert {here.worlds[name].state for name in names} == {worlds.State.CLOSED}
 
 
@@ -180,15 +180,15 @@ def test_sixteen_worlds_do_not_mix(crew: Crew, transport: str) -> None:
 
 
 def other_dtype(world: worlds.World) -> Any:
-    return world.recv(np.empty(3, np.int32), src=0)
+    return world.recv_async(np.empty(3, np.int32), src=0)
 
 
 def other_size(world: worlds.World) -> Any:
-    return world.recv(np.empty(4, np.float32), src=0)
+    return world.recv_async(np.empty(4, np.float32), src=0)
 
 
 def other_operation(world: worlds.World) -> Any:
-    return world.all_gather(np.empty(3, np.float32))
+    return world.all_gather_async(np.empty(3, np.float32))
 
 
 async def mismatch(here: Here, rank: int, size: int, wrong: Any, collective: bool) -> str:
@@ -196,16 +196,16 @@ async def mismatch(here: Here, rank: int, size: int, wrong: Any, collective: boo
     world, other = here.worlds["w"], here.worlds["other"]
     try:
         if rank == 0 and collective:
-            await world.broadcast(np.zeros(3, np.float32), src=0)
+            await world.broadcast_async(np.zeros(3, np.float32), src=0)
         elif rank == 0:
-            await world.send(np.zeros(3, np.float32), dst=1)
+            await world.send_async(np.zeros(3, np.float32), dst=1)
         else:
             await wrong(world)
-        await world.recv(src=1 - rank)
+        await world.recv_async(src=1 - rank)
     except worlds.WorldBrokenError as error:
         assert (error.world, error.epoch) == ("w", 1)
         total = np.ones(3)
-        await other.all_reduce(total)
+        await other.all_reduce_async(total)
         check(total, np.full(3, 2.0))
         assert (world.state, other.state) == (worlds.State.BROKEN, worlds.State.READY)
         return error.cause
@@ -229,7 +229,7 @@ async def same_bits(here: Here, rank: int, size: int) -> list[bytes]:
     sums = []
     for count in (1000, 100_000):
         array = np.random.default_rng(rank).random(count, np.float32)
-        sums.append((await world.all_reduce(array)).tobytes())
+        sums.append((await world.all_reduce_async(array)).tobytes())
     return sums
 
 
@@ -242,16 +242,16 @@ def test_all_members_get_the_same_bits_of_a_sum(crew: Crew, size: int) -> None:
 
 
 async def a_member_alone(here: Here, rank: int, size: int, address: str) -> None:
-    world = await here.join("alone", rank=0, size=1, rendezvous=address)
+    world = await here.join_async("alone", rank=0, size=1, rendezvous=address)
     array = np.arange(4.0)
     for op, root in itertools.product(("sum", "max"), (0,)):
-        check(await world.all_reduce(array, op=op), np.arange(4.0))
-        check(await world.reduce(array, dst=root, op=op), np.arange(4.0))
-    check(await world.broadcast(array, src=0), np.arange(4.0))
-    assert len(await world.all_gather(array)) == 1
-    check(await world.scatter([array], src=0), np.arange(4.0))
-    await world.barrier()
-    await world.leave()
+        check(await world.all_reduce_async(array, op=op), np.arange(4.0))
+        check(await world.reduce_async(array, dst=root, op=op), np.arange(4.0))
+    check(await world.broadcast_async(array, src=0), np.arange(4.0))
+    assert len(await world.all_gather_async(array)) == 1
+    check(await world.scatter_async([array], src=0), np.arange(4.0))
+    await world.barrier_async()
+    await world.leave_async()
 
 
 def test_a_world_may_have_one_member(crew: Crew) -> None:

@@ -60,7 +60,7 @@ async def listening(leader: worlds.WorldManager) -> place.Place:
 @contextlib.asynccontextmanager
 async def leading(leader: worlds.WorldManager, **how: Any) -> AsyncIterator[place.Place]:
     """A rank 0 that waits for other ranks until the end; yields its place."""
-    leads = asyncio.create_task(leader.join("w", rank=0, **how))
+    leads = asyncio.create_task(leader.join_async("w", rank=0, **how))
     try:
         yield await listening(leader)
     finally:
@@ -81,13 +81,15 @@ async def test_edges_by_tcp_are_encrypted_and_carry_what_plain_ones_do(
         for size in (0, 1, 1000, 3_000_000):
             arrays = [np.full(size, rank, np.int64) for rank in range(3)]
             await asyncio.gather(
-                *(world.all_reduce(each) for world, each in zip(joined, arrays, strict=True))
+                *(world.all_reduce_async(each) for world, each in zip(joined, arrays, strict=True))
             )
             assert all((each == 3).all() for each in arrays)
             sent = np.arange(size)
-            _, got = await asyncio.gather(joined[0].send(sent, dst=2), joined[2].recv(src=0))
+            _, got = await asyncio.gather(
+                joined[0].send_async(sent, dst=2), joined[2].recv_async(src=0)
+            )
             assert (got == sent).all()
-        await asyncio.gather(*(world.leave() for world in joined))
+        await asyncio.gather(*(world.leave_async() for world in joined))
 
 
 @in_a_loop
@@ -102,7 +104,7 @@ async def test_watches_between_machines_go_by_tls_and_end_worlds(
         assert (left.transports, right.transports) == ({1: "tls"}, {0: "tls"})
         members[0].close()
         with pytest.raises(worlds.WorldBrokenError):
-            await right.recv(src=0)
+            await right.recv_async(src=0)
 
 
 @in_a_loop
@@ -168,9 +170,11 @@ async def test_no_byte_of_an_array_or_of_an_introduction_is_on_the_wire(
         left, right = await met(members, rendezvous=table, transport="tcp")
         array = np.frombuffer(SECRET * 100, np.uint8)
         for size in (len(SECRET), array.nbytes):
-            _, got = await asyncio.gather(left.send(array[:size], dst=1), right.recv(src=0))
+            _, got = await asyncio.gather(
+                left.send_async(array[:size], dst=1), right.recv_async(src=0)
+            )
             assert got.tobytes() == array[:size].tobytes()
-        await asyncio.gather(left.leave(), right.leave())
+        await asyncio.gather(left.leave_async(), right.leave_async())
     table.close()
     assert len(table.heard) > array.nbytes
     for said in (SECRET, left.name.encode().join([b'"world": "', b'"']), b'"addresses"'):
@@ -190,7 +194,7 @@ async def test_a_certificate_of_another_authority_opens_no_edge_and_both_ends_sa
         async with leading(members[0], **how) as met_at:
             certify(monkeypatch, theirs if stranger == 1 else authority)
             with pytest.raises(worlds.WorldError, match=r"no TLS with rank 0 at .*RAY_TLS_CA_CERT"):
-                await members[1].join("w", rank=1, **how)
+                await members[1].join_async("w", rank=1, **how)
             await until(lambda: met_at.trouble)  # the dialler is told of it, or finds it out, first
             assert "a connection from " in met_at.trouble
             assert "RAY_TLS_CA_CERT must have signed it" in met_at.trouble
@@ -215,7 +219,7 @@ async def test_a_member_with_data_tls_and_one_without_do_not_meet_and_are_told(
                 monkeypatch.setenv(VARIABLE, "off")
             said = ("speaks TLS, and data_tls is off", "speaks no TLS, and data_tls is on")[has_it]
             with pytest.raises(worlds.WorldError, match=f"{said} here; give all"):
-                await members[1].join("w", rank=1, **how)
+                await members[1].join_async("w", rank=1, **how)
 
 
 @in_a_loop
@@ -226,7 +230,7 @@ async def test_rank_0_says_at_its_limit_whose_certificate_it_has_refused(
     async with managers(1) as (leader,):
         certify(monkeypatch, authority)
         how = {"size": 2, "rendezvous": table, "transport": "tcp", "timeout_s": 4.0}
-        leads = asyncio.create_task(leader.join("w", rank=0, **how))
+        leads = asyncio.create_task(leader.join_async("w", rank=0, **how))
         door = (await table.next_record()).leader.addresses[0]
         certify(monkeypatch, Authority(tmp_path / "theirs"))
         with pytest.raises(RefusedError), await connected(*door, Secrecy().context()) as sock:
@@ -245,13 +249,13 @@ async def test_a_rendezvous_hands_no_token_to_a_stranger_without_a_certificate(
     name, port = address.removeprefix("tcp://").split(":")
     async with managers(2) as members:
         how = {"size": 2, "rendezvous": address, "timeout_s": JOIN_S}
-        leads = asyncio.create_task(members[0].join("w", rank=0, **how))
+        leads = asyncio.create_task(members[0].join_async("w", rank=0, **how))
         await listening(members[0])
         with await connected(name, int(port), None) as sock:
             await say(sock, get="w")
             with pytest.raises(RefusedError, match="speaks TLS"):
                 await hear(sock)
-        await asyncio.gather(leads, members[1].join("w", rank=1, **how))
+        await asyncio.gather(leads, members[1].join_async("w", rank=1, **how))
 
 
 @in_a_loop
@@ -262,13 +266,13 @@ async def test_a_greeting_that_never_ends_is_cut_off(
     table = Table()
     async with managers(2) as members:
         how = {"size": 2, "rendezvous": table, "timeout_s": JOIN_S}
-        leads = asyncio.create_task(members[0].join("w", rank=0, **how))
+        leads = asyncio.create_task(members[0].join_async("w", rank=0, **how))
         door = (await table.next_record()).leader.addresses[0]
         with await connected(*door, None) as sock:
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(sock, b"\x16\x03\x01\x02\x00\x01\x00")  # and no more of it
             assert await loop.sock_recv(sock, 100) == b""
-        await asyncio.gather(leads, members[1].join("w", rank=1, **how))
+        await asyncio.gather(leads, members[1].join_async("w", rank=1, **how))
 
 
 @in_a_loop
@@ -282,7 +286,7 @@ async def test_a_proof_that_is_passed_on_into_another_session_opens_no_edge(
     table = Table()
     async with managers(1) as (leader,):
         how = {"size": 2, "rendezvous": table, "timeout_s": JOIN_S}
-        leads = asyncio.create_task(leader.join("w", rank=0, **how))
+        leads = asyncio.create_task(leader.join_async("w", rank=0, **how))
         record = await table.next_record()
         here, there = socket.socketpair()
         door = record.leader.addresses[0]
@@ -321,12 +325,12 @@ async def test_without_ray_s_tls_settings_a_join_with_data_tls_names_them(
     monkeypatch.delenv("RAY_USE_TLS", raising=False)
     async with managers(1) as (alone,):
         with pytest.raises(ControlError, match="data_tls is on and RAY_USE_TLS is not; set RAY_"):
-            await alone.join("w", rank=0, size=1, rendezvous=Table())
+            await alone.join_async("w", rank=0, size=1, rendezvous=Table())
 
 
 async def join_by_tcp(here: Here, rank: int, address: str) -> None:
     """A play: join a world of three."""
-    await here.join("w", rank=rank, size=3, rendezvous=address, transport="tcp")
+    await here.join_async("w", rank=rank, size=3, rendezvous=address, transport="tcp")
 
 
 async def work(here: Here) -> tuple[str, int | None]:
@@ -335,7 +339,7 @@ async def work(here: Here) -> tuple[str, int | None]:
     array = np.zeros(50_000)
     try:
         while True:
-            await world.all_reduce(array)
+            await world.all_reduce_async(array)
     except worlds.WorldBrokenError as error:
         return error.cause, error.rank
 

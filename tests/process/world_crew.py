@@ -19,7 +19,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from hoplite_ray.worlds import World, WorldManager
+from hoplite_ray.worlds import World
+from hoplite_ray.worlds.multiworld import WorldManager  # has the plain verbs, too
 
 ANSWER_S = 80.0  # less than a test's own limit, so that its members are still asked why
 JOIN_S = 40.0  # less than that, so that a join that fails says why
@@ -35,9 +36,9 @@ class Here:
         self.worlds: dict[str, World] = {}
         self.kept: dict[str, Any] = {}
 
-    async def join(self, name: str, **how: Any) -> World:
+    async def join_async(self, name: str, **how: Any) -> World:
         """Join a world, and keep it."""
-        self.worlds[name] = await self.manager.join(name, **{"timeout_s": JOIN_S, **how})
+        self.worlds[name] = await self.manager.join_async(name, **{"timeout_s": JOIN_S, **how})
         return self.worlds[name]
 
 
@@ -174,19 +175,19 @@ _numbers = itertools.count()
 
 
 def doing(world: World, *, blocking: bool) -> Callable[..., Awaitable[Any]]:
-    """An operation by its name, by either of a world's twins."""
+    """An operation by its name, by the verb or its awaitable twin."""
 
     async def do(name: str, *arguments: Any, **how: Any) -> Any:
         if blocking:
-            return getattr(world.blocking, name)(*arguments, **how)
-        return await getattr(world, name)(*arguments, **how)
+            return getattr(world, name)(*arguments, **how)
+        return await getattr(world, f"{name}_async")(*arguments, **how)
 
     return do
 
 
 async def join(here: Here, rank: int, size: int, name: str, address: str, **how: Any) -> int:
     """A play: join a world, and keep it; returns its epoch."""
-    return (await here.join(name, rank=rank, size=size, rendezvous=address, **how)).epoch
+    return (await here.join_async(name, rank=rank, size=size, rendezvous=address, **how)).epoch
 
 
 async def reset(here: Here) -> None:

@@ -22,7 +22,7 @@ class Stage:
 
     async def join(self, name: str, rank: int, size: int) -> int:
         """Join, and keep the world."""
-        self.world = await worlds.manager().join(name, rank=rank, size=size)
+        self.world = await worlds.manager().join_async(name, rank=rank, size=size)
         return self.world.epoch
 
     def doors(self) -> list[str]:
@@ -33,14 +33,14 @@ class Stage:
     async def total(self, value: float) -> float:
         """Add what all members have."""
         array = np.full(1000, value)
-        await self.world.all_reduce(array)
+        await self.world.all_reduce_async(array)
         assert array.min() == array.max()
         return float(array[0])
 
     async def wait(self) -> tuple[str, int | None]:
         """Wait for what never comes; how that ends."""
         try:
-            await self.world.recv(src=(self.world.rank + 1) % self.world.size)
+            await self.world.recv_async(src=(self.world.rank + 1) % self.world.size)
         except worlds.WorldBrokenError as error:
             return error.cause, error.rank
         return "received", None
@@ -83,8 +83,7 @@ def test_a_world_that_was_left_leaves_nothing_in_ray(cluster: RayCluster) -> Non
         with ThreadPoolExecutor(2) as pool:
             ranks = enumerate((first, second))
             joins = [
-                pool.submit(each.blocking.join, "to be left", rank=rank, size=2)
-                for rank, each in ranks
+                pool.submit(each.join, "to be left", rank=rank, size=2) for rank, each in ranks
             ]
             for each in joins:
                 each.result()
@@ -118,7 +117,7 @@ def test_a_world_that_a_driver_is_in_carries_a_broken_error_through_ray(
     stage = on(cluster, 1)
     with worlds.WorldManager() as manager:
         joined = stage.join.remote("driver", 1, 2)
-        world = manager.blocking.join("driver", rank=0, size=2)
+        world = manager.join("driver", rank=0, size=2)
         assert ray.get(joined) == 1
         world.abort("enough")
         with pytest.raises(worlds.WorldBrokenError) as ended:

@@ -170,8 +170,8 @@ def test_edges_listen_at_the_address_of_their_node_and_at_no_other() -> None:
             return dict.get(self, key)
 
     async def run() -> None:
-        world = await managers.manager().join("alone", rank=0, size=1, rendezvous=Board())
-        await world.leave()
+        world = await managers.manager().join_async("alone", rank=0, size=1, rendezvous=Board())
+        await world.leave_async()
 
     asyncio.run(run())
     mine = {os.readlink(each) for each in _descriptors()}

@@ -48,12 +48,12 @@ async def test_the_end_of_the_block_leaves_and_what_was_sent_arrives(enter: Ente
         first, second = made.worlds
 
         async def send() -> None:
-            await first.send(np.arange(5.0), dst=1)
+            await first.send_async(np.arange(5.0), dst=1)
 
         await enter(first, send)
         assert first.state is State.CLOSED
-        assert (await second.recv(src=0)).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-        await second.leave()
+        assert (await second.recv_async(src=0)).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+        await second.leave_async()
         assert second.state is State.CLOSED, "the end of the block is no death"
 
 
@@ -64,13 +64,13 @@ async def test_the_error_of_a_body_is_raised_once_the_world_is_left(enter: Enter
         first, second = made.worlds
 
         async def fail() -> None:
-            await first.send(np.ones(3), dst=1)
+            await first.send_async(np.ones(3), dst=1)
             raise KeyError("of the body")
 
         with pytest.raises(KeyError, match="of the body"):
             await enter(first, fail)
         assert first.state is State.CLOSED
-        assert (await second.recv(src=0)).tolist() == [1.0] * 3
+        assert (await second.recv_async(src=0)).tolist() == [1.0] * 3
 
 
 @WAYS
@@ -82,7 +82,7 @@ async def test_an_error_of_leaving_does_not_hide_that_of_the_body(enter: Enter) 
         async def fail() -> None:
             second.abort("enough")
             with pytest.raises(WorldBrokenError):
-                await first.recv(src=1)
+                await first.recv_async(src=1)
             raise KeyError("of the body")
 
         with pytest.raises(KeyError, match="of the body"):
@@ -107,15 +107,15 @@ async def test_a_body_that_ends_in_a_broken_world_is_told(enter: Enter) -> None:
 async def test_a_receiver_that_takes_nothing_ends_the_block_in_time(
     enter: Enter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(world_module.World.leave_async, "__kwdefaults__", {"timeout_s": 0.05})
     monkeypatch.setattr(world_module.World.leave, "__kwdefaults__", {"timeout_s": 0.05})
-    monkeypatch.setattr(world_module.BlockingWorld.leave, "__kwdefaults__", {"timeout_s": 0.05})
     async with crew(2) as made:
         first = made.worlds[0]
         made.hold()
 
         async def send() -> None:
             with pytest.raises(WorldTimeoutError):  # what had begun to go still goes
-                await first.send(np.ones(1 << 20), dst=1, timeout_s=0.01)
+                await first.send_async(np.ones(1 << 20), dst=1, timeout_s=0.01)
 
         with pytest.raises(WorldTimeoutError, match="not all that was sent was taken"):
             await enter(first, send)
@@ -127,7 +127,7 @@ async def test_a_receiver_that_takes_nothing_ends_the_block_in_time(
 async def test_a_receive_that_another_task_waits_in_raises(enter: Enter) -> None:
     async with crew(2) as made:
         first = made.worlds[0]
-        waits = asyncio.create_task(first.recv(src=1))
+        waits = asyncio.create_task(first.recv_async(src=1))
         await asyncio.sleep(0)
         await enter(first, nothing)
         with pytest.raises(WorldBrokenError, match="was left"):
@@ -139,7 +139,7 @@ async def test_a_receive_that_another_task_waits_in_raises(enter: Enter) -> None
 async def test_a_body_may_leave_by_itself(enter: Enter) -> None:
     async with crew(2) as made:
         first = made.worlds[0]
-        await enter(first, first.leave)
+        await enter(first, first.leave_async)
         assert first.state is State.CLOSED
 
 
@@ -149,7 +149,7 @@ async def test_a_body_that_is_cancelled_leaves() -> None:
         first, second = made.worlds
 
         async def wait() -> None:
-            await first.recv(src=1)
+            await first.recv_async(src=1)
 
         waits = asyncio.create_task(by_async_with(first, wait))
         await asyncio.sleep(0)
@@ -157,4 +157,4 @@ async def test_a_body_that_is_cancelled_leaves() -> None:
         with pytest.raises(asyncio.CancelledError):
             await waits
         assert first.state is State.CLOSED
-        await second.leave()
+        await second.leave_async()

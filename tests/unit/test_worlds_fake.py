@@ -126,48 +126,48 @@ TOTAL = {count: sum(numbers(rank, count) for rank in range(SIZE)) for count in C
 
 async def all_reduce(world: World, count: int) -> None:
     array = numbers(world.rank, count)
-    await world.all_reduce(array)
+    await world.all_reduce_async(array)
     assert np.array_equal(array, TOTAL[count])
 
 
 async def reduce(world: World, count: int) -> None:
     array = numbers(world.rank, count)
-    await world.reduce(array, dst=1)
+    await world.reduce_async(array, dst=1)
     assert np.array_equal(array, TOTAL[count] if world.rank == 1 else numbers(world.rank, count))
 
 
 async def broadcast(world: World, count: int) -> None:
     array = numbers(world.rank, count)
-    await world.broadcast(array, src=2)
+    await world.broadcast_async(array, src=2)
     assert np.array_equal(array, numbers(2, count))
 
 
 async def all_gather(world: World, count: int) -> None:
-    for rank, each in enumerate(await world.all_gather(numbers(world.rank, count))):
+    for rank, each in enumerate(await world.all_gather_async(numbers(world.rank, count))):
         assert np.array_equal(each, numbers(rank, count))
 
 
 async def gather(world: World, count: int) -> None:
-    for rank, each in enumerate(await world.gather(numbers(world.rank, count), dst=0) or ()):
+    for rank, each in enumerate(await world.gather_async(numbers(world.rank, count), dst=0) or ()):
         assert np.array_equal(each, numbers(rank, count))
 
 
 async def scatter(world: World, count: int) -> None:
     given = [numbers(rank + 3, count) for rank in range(SIZE)] if world.rank == 0 else None
     into = np.zeros(count, np.float32)
-    await world.scatter(given, src=0, into=into)
+    await world.scatter_async(given, src=0, into=into)
     assert np.array_equal(into, numbers(world.rank + 3, count))
 
 
 async def barrier(world: World, count: int) -> None:
-    await world.barrier()
+    await world.barrier_async()
 
 
 async def pass_around(world: World, count: int) -> None:
     after, before = (world.rank + 1) % SIZE, (world.rank - 1) % SIZE
     into = np.empty(count, np.float32)
     await asyncio.gather(
-        world.send(numbers(world.rank, count), dst=after), world.recv(into, src=before)
+        world.send_async(numbers(world.rank, count), dst=after), world.recv_async(into, src=before)
     )
     assert np.array_equal(into, numbers(before, count))
 
@@ -198,7 +198,7 @@ async def test_operations_are_right_however_their_bytes_are_cut(play: Play, coun
             await carried(made, tasks, lambda most=most: chance.randint(1, most))
             await asyncio.gather(*tasks)
         made.release()
-        await asyncio.gather(*(world.leave() for world in made.worlds))
+        await asyncio.gather(*(world.leave_async() for world in made.worlds))
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -227,7 +227,7 @@ async def test_a_member_that_goes_at_any_step_ends_it_for_all(play: Play, cause:
                     await task
             for world in made.worlds:
                 with pytest.raises(WorldBrokenError) as ended:
-                    await world.recv(src=(world.rank + 1) % SIZE)
+                    await world.recv_async(src=(world.rank + 1) % SIZE)
                 assert world.state is State.BROKEN
                 if world.rank != victim:
                     assert (ended.value.rank, ended.value.cause) == (victim, CAUSES[cause])
@@ -240,16 +240,16 @@ async def test_collectives_called_at_once_go_one_after_the_other() -> None:
     async def play(world: World) -> None:
         arrays = [numbers(world.rank + i, count) for i in range(3)]
         if world.rank == 0:
-            await asyncio.gather(*(world.all_reduce(array) for array in arrays))
+            await asyncio.gather(*(world.all_reduce_async(array) for array in arrays))
         elif world.rank == 1:
-            first = asyncio.create_task(world.all_reduce(arrays[0]))
+            first = asyncio.create_task(world.all_reduce_async(arrays[0]))
             await asyncio.sleep(0)
-            await asyncio.to_thread(world.blocking.all_reduce, arrays[1])
-            await world.all_reduce(arrays[2])
+            await asyncio.to_thread(world.all_reduce, arrays[1])
+            await world.all_reduce_async(arrays[2])
             await first
         else:
             for array in arrays:
-                await world.all_reduce(array)
+                await world.all_reduce_async(array)
         for i, array in enumerate(arrays):
             total = sum(numbers(rank + i, count) for rank in range(SIZE))
             assert np.array_equal(array, total)
@@ -261,9 +261,9 @@ async def test_collectives_called_at_once_go_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     "calls",
     [
-        lambda world: world.all_reduce(np.ones(3), op="max" if world.rank else "sum"),
-        lambda world: world.barrier() if world.rank else world.all_reduce(np.ones(3)),
-        lambda world: world.all_gather(np.ones(3 + world.rank)),
+        lambda world: world.all_reduce_async(np.ones(3), op="max" if world.rank else "sum"),
+        lambda world: world.barrier_async() if world.rank else world.all_reduce_async(np.ones(3)),
+        lambda world: world.all_gather_async(np.ones(3 + world.rank)),
     ],
     ids=["op", "name", "shape"],
 )
@@ -273,13 +273,13 @@ async def test_members_that_call_different_things_are_told(calls: Any) -> None:
         calls_of_all = (calls(world) for world in made.worlds)
         ended = await asyncio.gather(*calls_of_all, return_exceptions=True)
         with contextlib.suppress(WorldBrokenError):
-            await made.worlds[0].recv(src=1)
+            await made.worlds[0].recv_async(src=1)
         with contextlib.suppress(WorldBrokenError):
-            await made.worlds[1].recv(src=0)
+            await made.worlds[1].recv_async(src=0)
         assert any(isinstance(each, WorldBrokenError) for each in ended)
         for world in made.worlds:
             with pytest.raises(WorldBrokenError, match="PROTOCOL"):
-                await world.barrier()
+                await world.barrier_async()
 
 
 @in_a_loop
@@ -288,25 +288,34 @@ async def test_mistakes_of_a_caller_cost_the_world_nothing() -> None:
         first, second = made.worlds
         array = np.ones(3)
         for call, words in (
-            (lambda: first.send(array, dst="1"), "dst='1' is a str"),
-            (lambda: first.recv(src=None), "src=None is a NoneType"),
-            (lambda: first.recv(array, src=1.0), "src=1.0 is a float"),
-            (lambda: first.send(array, dst=1, timeout_s="1"), "timeout_s='1' is a str"),
-            (lambda: first.barrier(timeout_s=-1), "timeout_s=-1 is no limit"),
-            (lambda: first.send(np.ma.array(array, mask=[1, 0, 0]), dst=1), "mask is not carried"),
-            (lambda: first.all_reduce(np.zeros(3, "M8[s]")), "can't fold <M8"),
-            (lambda: first.all_reduce(array, op="mean"), "op='mean' is unknown"),
-            (lambda: first.broadcast(array, src=2), "src=2 is no rank of world .* ranks 0 to 1"),
-            (lambda: first.reduce(array, dst=-1), "dst=-1 is no rank of world"),
-            (lambda: first.gather(array, dst=[0]), r"dst=\[0\] is a list; give a whole number"),
-            (lambda: first.scatter(5, src=0), "arrays=5 is a int; give scatter a sequence"),
-            (lambda: first.scatter(np.ones((3, 3)), src=0), "for each of 2 ranks at its src"),
+            (lambda: first.send_async(array, dst="1"), "dst='1' is a str"),
+            (lambda: first.recv_async(src=None), "src=None is a NoneType"),
+            (lambda: first.recv_async(array, src=1.0), "src=1.0 is a float"),
+            (lambda: first.send_async(array, dst=1, timeout_s="1"), "timeout_s='1' is a str"),
+            (lambda: first.barrier_async(timeout_s=-1), "timeout_s=-1 is no limit"),
+            (
+                lambda: first.send_async(np.ma.array(array, mask=[1, 0, 0]), dst=1),
+                "mask is not carried",
+            ),
+            (lambda: first.all_reduce_async(np.zeros(3, "M8[s]")), "can't fold <M8"),
+            (lambda: first.all_reduce_async(array, op="mean"), "op='mean' is unknown"),
+            (
+                lambda: first.broadcast_async(array, src=2),
+                "src=2 is no rank of world .* ranks 0 to 1",
+            ),
+            (lambda: first.reduce_async(array, dst=-1), "dst=-1 is no rank of world"),
+            (
+                lambda: first.gather_async(array, dst=[0]),
+                r"dst=\[0\] is a list; give a whole number",
+            ),
+            (lambda: first.scatter_async(5, src=0), "arrays=5 is a int; give scatter a sequence"),
+            (lambda: first.scatter_async(np.ones((3, 3)), src=0), "for each of 2 ranks at its src"),
             *(
                 (lambda call=call, rank=rank: call(rank), words)
                 for call in (
-                    lambda rank: first.send(array, dst=rank),
-                    lambda rank: first.recv(src=rank),
-                    lambda rank: first.recv(array, src=rank),
+                    lambda rank: first.send_async(array, dst=rank),
+                    lambda rank: first.recv_async(src=rank),
+                    lambda rank: first.recv_async(array, src=rank),
                 )
                 for rank, words in (
                     (-1, "=-1 is no other rank of world .* this is rank 0"),
@@ -320,14 +329,16 @@ async def test_mistakes_of_a_caller_cost_the_world_nothing() -> None:
         ):
             with pytest.raises((InvalidArgumentError, WrongTypeError), match=words):
                 await call()
-        await first.send(array, dst=np.uint8(1))
-        assert (await second.recv(np.empty(3), src=np.int64(0))).tolist() == [1.0] * 3
+        await first.send_async(array, dst=np.uint8(1))
+        assert (await second.recv_async(np.empty(3), src=np.int64(0))).tolist() == [1.0] * 3
         both = np.arange(6.0).reshape(2, 3)
-        calls = (each.scatter(both, src=np.int64(0), into=np.empty(3)) for each in made.worlds)
+        calls = (
+            each.scatter_async(both, src=np.int64(0), into=np.empty(3)) for each in made.worlds
+        )
         parts = await asyncio.gather(*calls)
         assert [part.tolist() for part in parts] == both.tolist()
-        await asyncio.gather(first.barrier(), second.barrier())
-        leaves = (first.leave(), first.leave(), second.leave())
+        await asyncio.gather(first.barrier_async(), second.barrier_async())
+        leaves = (first.leave_async(), first.leave_async(), second.leave_async())
         await asyncio.gather(*leaves)
         assert {world.state for world in made.worlds} == {State.CLOSED}
 
@@ -336,14 +347,14 @@ async def test_mistakes_of_a_caller_cost_the_world_nothing() -> None:
 async def test_one_that_waits_for_others_before_it_may_run_out_of_time() -> None:
     async with crew(2) as made:
         first, second = made.worlds
-        waits = asyncio.create_task(first.barrier())
+        waits = asyncio.create_task(first.barrier_async())
         await asyncio.sleep(0)
         with pytest.raises(WorldTimeoutError):
-            await first.all_reduce(np.ones(3), timeout_s=0.01)
-        await second.barrier()
+            await first.all_reduce_async(np.ones(3), timeout_s=0.01)
+        await second.barrier_async()
         await waits
         array = np.ones(3)
-        await asyncio.gather(first.all_reduce(array), second.all_reduce(np.ones(3)))
+        await asyncio.gather(first.all_reduce_async(array), second.all_reduce_async(np.ones(3)))
         assert array.tolist() == [2.0] * 3
 
 
@@ -357,9 +368,11 @@ async def test_a_message_that_comes_while_its_receive_is_cancelled_is_the_next_o
         first, second = made.worlds
         kept = 0
         for number in range(300):
-            task = asyncio.create_task(second.recv(np.empty(1) if has_buffer else None, src=0))
+            task = asyncio.create_task(
+                second.recv_async(np.empty(1) if has_buffer else None, src=0)
+            )
             await asyncio.sleep(0)
-            await first.send(np.array([number], float), dst=1)
+            await first.send_async(np.array([number], float), dst=1)
             for _ in range(chance.randint(0, 3)):
                 await asyncio.sleep(0)
             if chance.random() < 0.5:  # the message is there, and nobody has been told
@@ -369,6 +382,8 @@ async def test_a_message_that_comes_while_its_receive_is_cancelled_is_the_next_o
                 got = await task
             except asyncio.CancelledError:
                 kept += second.messages.has_kept(0)
-                got = await second.recv(np.empty(1) if has_buffer else None, src=0, timeout_s=9.0)
+                got = await second.recv_async(
+                    np.empty(1) if has_buffer else None, src=0, timeout_s=9.0
+                )
             assert got.tolist() == [number]
         assert kept > 0

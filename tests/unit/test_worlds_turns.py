@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,9 +27,9 @@ def test_of_two_collectives_that_are_called_at_once_one_waits_for_the_other(
     is_locked: list[bool] = []
 
     class Made(Turn):
-        def __init__(self) -> None:
+        def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
             is_locked.append(world._turns_lock.locked())  # no other thread looks meanwhile
-            super().__init__()
+            super().__init__(loop)
 
     monkeypatch.setattr(membership, "Turn", Made)
     one, other = (Call(world, "barrier", "uint8") for _ in range(2))

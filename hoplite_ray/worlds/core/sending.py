@@ -5,19 +5,27 @@ Without that a later send would overtake it, because the native core takes messa
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hoplite_ray.worlds.core.waiting import DONE, Deadline, Turn, Waits
+from hoplite_ray.worlds.core.waiting import DONE, Deadline, Turn, Waits, running_loop
 
 
 class Sending(Turn):
     """A send that has not begun. `before` is the send that it waits for, or has waited for."""
 
     def __init__(self, before: Sending | None) -> None:
-        super().__init__()
+        super().__init__(running_loop())
         self.before = before
+
+    def needs(self, loop: asyncio.AbstractEventLoop | None) -> bool:
+        """True if this send, or one that it waits for, can't begin while that loop stands still."""
+        if super().needs(loop):
+            return True
+        before = self.before
+        return before is not None and before.state != DONE and before.needs(loop)
 
     def wait_for_others(self, deadline: Deadline) -> Waits[bool]:
         """Return True if all earlier sends have begun, or were given up, by the deadline."""

@@ -1,7 +1,7 @@
 """Waiting for native operations: in an event loop, or in the calling thread.
 
-An operation of a world is a generator that yields what to wait for. Its awaitable and its blocking
-twin drive the same generator. An event loop has one descriptor, on which the native core reports
+An operation of a world is a generator that yields what to wait for. A verb and its awaitable twin
+drive the same generator. An event loop has one descriptor, on which the native core reports
 all operations that have ended, and one future for each operation that a task waits for. Nothing
 polls, and no thread waits for a loop.
 """
@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 from hoplite_ray import process_end  # noqa: F401 - which lets go of all at the end
 from hoplite_ray._native import Completions, WorldOperation
+from hoplite_ray.errors import WorldError
 
 T = TypeVar("T")
 # Yields an operation and a limit in seconds, and is sent True if the operation has ended.
@@ -110,13 +111,31 @@ async def run_async(steps: Waits[T], wanted: Wanted | None = None) -> T:
         return result
 
 
-def run_blocking(steps: Waits[T]) -> T:
-    """Like `run_async`, but waits in this thread; Ctrl-C is raised in the generator."""
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if there is one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def run_blocking(steps: Waits[T], verb: str) -> T:
+    """Like `run_async`, but waits in this thread; Ctrl-C is raised in the generator.
+
+    verb:    what the caller has called, for the error.
+
+    Raises:  WorldError if it would wait for a task of the event loop that runs in this thread.
+    """
     try:
         wanted = next(steps)
         while True:
             try:
                 operation, timeout_s = wanted
+                if isinstance(operation, Turn) and operation.needs(running_loop()):
+                    raise WorldError(
+                        f"{verb} would wait for what a task of this event loop has begun, and "
+                        f"that task can't go on meanwhile; await {verb}_async"
+                    )
                 has_ended = operation.wait(_FOREVER_S if timeout_s is None else timeout_s)
             except BaseException as error:
                 wanted = steps.throw(error)
@@ -128,9 +147,13 @@ def run_blocking(steps: Waits[T]) -> T:
 
 
 class Turn:
-    """The turn of one operation in a queue: later ones wait for it as for a native operation."""
+    """The turn of one operation in a queue: later ones wait for it as for a native operation.
 
-    def __init__(self) -> None:
+    loop:  the event loop whose task ends the turn; None: another thread ends it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._loop = loop
         self._is_over = threading.Event()
         self._waiting: list[tuple[Completions, int]] = []
         self._lock = threading.Lock()
@@ -142,6 +165,10 @@ class Turn:
             waiting, self._waiting = self._waiting, []
         for completions, token in waiting:
             completions.push(token)
+
+    def needs(self, loop: asyncio.AbstractEventLoop | None) -> bool:
+        """True if the turn can't end while that event loop stands still."""
+        return loop is not None and self._loop is loop and not self._is_over.is_set()
 
     @property
     def state(self) -> int:

@@ -18,7 +18,7 @@ from hoplite_ray.errors import (
 from hoplite_ray.worlds.core.checks import check_whole
 from hoplite_ray.worlds.core.events import Cause, WorldEvent
 from hoplite_ray.worlds.core.sending import Sendings
-from hoplite_ray.worlds.core.waiting import BROKEN, DONE, PENDING, Turn, Waits
+from hoplite_ray.worlds.core.waiting import BROKEN, DONE, PENDING, Turn, Waits, running_loop
 from hoplite_ray.worlds.gpu.nccl import Gpu
 from hoplite_ray.worlds.lending.loans import Loans
 
@@ -110,7 +110,7 @@ class Membership:
         """Queue a collective; returns its turn, and the turns that it must wait for."""
         with self._turns_lock:
             before = list(self._turns)
-            turn = Turn()
+            turn = Turn(running_loop())
             self._turns.append(turn)
         return turn, before
 
