@@ -320,3 +320,50 @@ def test_a_figure_survives_its_line() -> None:
 def test_a_bad_figure_is_named_with_what_is_wrong(fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(records.RecordError, match=f"local:1: .*{complaint}"):
         records.read({"local": line("a put", 1.0, **fields)})
+
+
+# ---- what is committed ----
+
+
+def test_the_committed_page_is_what_the_committed_lines_give() -> None:
+    assert report.PAGE.read_text() == report.page(report.measured()), "run `make pictures`"
+
+
+def test_the_committed_pictures_show_the_committed_lines() -> None:
+    """By their texts: outlines differ between versions of matplotlib."""
+    lines = records.read({str(file): file.read_text() for file in report.measured()})
+    for name, figure in report.pictures(lines).items():
+        outlines = (ROOT / "docs/pictures" / name).read_text()
+        kept = {text.strip() for text in re.findall(r">([^<]*)<", outlines)}
+        drawn = {
+            text.get_text().strip()
+            for axes in figure.axes
+            for text in axes.texts  # the numbers at the bars
+        }
+        assert drawn <= kept, f"{name}: run `make pictures`"
+
+
+def medians(name: str) -> dict[tuple[str, str], float]:
+    file = ROOT / "docs/measured" / f"{name}.jsonl"
+    figures = [
+        each for one in records.read({name: file.read_text()}) for each in records.figures_of(one)
+    ]
+    return {(each.case, each.by): each.median for each in figures if each.median is not None}
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_lines() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    training = medians("training")
+    ratios: dict[str, list[float]] = {"async": [], "sync": []}
+    for (case, by), seconds in training.items():
+        if by == OURS and case.startswith("a round of broadcast"):
+            theirs = training[case, "Ray"]
+            assert f"to 7 nodes takes {seconds:.2f} s instead of {theirs:.2f} s" in readme
+        elif by == "Ray" and "async" in case:
+            ratios["async"].append(seconds / training[case, OURS])
+        elif by == "Gloo":
+            ratios["sync"].append(1 - seconds / training[case, OURS])
+    least, most = min(ratios["async"]), max(ratios["async"])
+    assert f"asynchronous SGD runs {least:.1f} to {most:.1f} times as fast" in readme
+    least, most = (f(ratios["sync"]) for f in (min, max))
+    assert f"Gloo takes {least * 100:.0f} to {most * 100:.0f} % less time" in readme
