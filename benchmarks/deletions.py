@@ -42,7 +42,7 @@ def churn(store: Store, seconds: float) -> int:
 
 
 def figures(rate_per_s: float, most_mib: float, long_turns: int) -> list[Figure]:
-    rate, memory = "put and deleted, 64 at once, a second", "most memory of the node meanwhile"
+    rate, memory = "put and deleted, 64 at once", "most memory of the node meanwhile"
     turns = "turns over 10 ms while a node joins"
     return [
         Figure(case=rate, unit="1/s", samples=(rate_per_s,), is_more_better=True),

@@ -19,6 +19,7 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
     "bytes/s": ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")),
     "share": ((1e-2, "%"),),
+    "1/s": ((1.0, "/s"),),
 }
 
 

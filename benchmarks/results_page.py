@@ -6,6 +6,7 @@ or of a tree with changes, are refused.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -187,7 +188,8 @@ def _where_we_lose(parts: Sequence[Part]) -> Iterator[str]:
                 assert ours.goal is not None
                 by = _times_over(ours)
                 values = [value_text(each, ours.unit) for each in (ours.goal, ours.median)]
-                missed.append((by, [row.case, *values, f"{by:.2f} x", *where]))
+                off = f"{by:.2f} x" if math.isfinite(by) else "-"
+                missed.append((by, [row.case, *values, off, *where]))
     if not lost:
         yield NOT_AHEAD
     else:

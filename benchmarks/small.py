@@ -53,7 +53,7 @@ class Kind:
     @property
     def figure(self) -> Figure:
         return Figure(
-            case=f"{self.name}, a second",
+            case=self.name,
             unit="1/s",
             samples=tuple(self.rates_per_s),
             goal=self.limit_per_s,

@@ -276,10 +276,10 @@ def test_missed_goals_are_listed_the_farthest_first() -> None:
         line("a rate", 2.0, goal=4.0, better="more", unit="1/s"),
         line("a get", 1.0, goal=2.0),
     )
-    assert [row[0] for row in section(text, "### Goals that are missed")] == [
-        "lost",
-        "a rate",
-        "a put",
+    assert [row[:4] for row in section(text, "### Goals that are missed")] == [
+        ["lost", "0 queries", "2.00 queries", "-"],
+        ["a rate", "4.00 /s", "2.00 /s", "2.00 x"],
+        ["a put", "1.00 s", "1.10 s", "1.10 x"],
     ]
 
 
