@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_AUTH_MODE ?= disabled
 
-.PHONY: demo test verify flakes record bench pictures docs fix fast simulate fuzz install \
+.PHONY: demo test verify flakes record bench results pictures docs fix fast simulate fuzz install \
   tests-built native-built clean always
 
 # The main job: asynchronous SGD with a parameter server. Options by ARGS, as in ARGS=--plain.
@@ -50,7 +50,12 @@ record:
 bench: $(ready)/package
 	python benchmarks/canonical.py $(ARGS)
 
-# The pictures in docs/pictures from the lines in docs/measured, or in the files of ARGS.
+# Every table at one clean commit, then the page of results: TABLES="small local" for some of them.
+# Those with a network need root: `sudo -E make results`. A second run goes on where one ended.
+results: tests-built
+	python benchmarks/results.py $(TABLES)
+
+# The page of results and its pictures from the lines in docs/measured; or the pictures of ARGS.
 pictures: $(ready)/package $(venv)/.dev
 	python benchmarks/report.py $(ARGS)
 

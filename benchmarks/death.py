@@ -29,12 +29,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 from cluster import Cluster, why_impossible
+from figures import OURS, Figure, print_figures
 from holding import held, reactor_of, stopped
 from meters import machine
 
@@ -80,24 +81,38 @@ class Row:
     """Detection times of one kind of death."""
 
     case: str
-    n: int
-    ours_median_ms: float
-    ours_p95_ms: float
-    plain_median_ms: float | None
-    plain_p95_ms: float | None
+    ours_s: tuple[float, ...]
+    plain_s: tuple[float, ...]  # of a plain socket of the same process
     load: float
 
     @classmethod
     def of(cls, case: str, ours: Sequence[float], plain: Sequence[float]) -> Row:
-        return cls(
-            case,
-            len(ours),
-            statistics.median(ours) * 1e3,
-            p95(ours) * 1e3,
-            statistics.median(plain) * 1e3 if plain else None,
-            p95(plain) * 1e3 if plain else None,
-            os.getloadavg()[0],
-        )
+        return cls(case, tuple(ours), tuple(plain), os.getloadavg()[0])
+
+    @property
+    def n(self) -> int:
+        return len(self.ours_s)
+
+    @property
+    def line(self) -> str:
+        text = f"{self.case}: median {statistics.median(self.ours_s) * 1e3:.1f} ms, "
+        text += f"p95 {p95(self.ours_s) * 1e3:.1f} (n = {self.n}, load {self.load:.1f})"
+        if self.plain_s:
+            text += f"; plain socket {statistics.median(self.plain_s) * 1e3:.1f} "
+            text += f"and {p95(self.plain_s) * 1e3:.1f}"
+        return text
+
+    def figures(self) -> list[Figure]:
+        taken = {OURS: self.ours_s, "plain socket": self.plain_s}
+        return [
+            Figure(case=case, by=by, unit="s", samples=samples)
+            for by, all_samples in taken.items()
+            if all_samples
+            for case, samples in (
+                (self.case, all_samples),
+                (f"{self.case}: p95", (p95(all_samples),)),
+            )
+        ]
 
 
 def p95(values: Sequence[float]) -> float:
@@ -369,9 +384,11 @@ def main() -> int:
     parser.add_argument("--hold-s", type=float, help="count false deaths for so long instead")
     parser.add_argument("--still-s", type=float, default=10.0, help="that a peer reads nothing")
     parser.add_argument("--burners", type=int, default=2 * (os.cpu_count() or 1))
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
     parser.add_argument("--toy", action="store_true", help="a size that proves only that it runs")
     asked = parser.parse_args()
-    print(json.dumps(machine()))
+    where = machine()
+    print(", ".join(f"{what} {value}" for what, value in where.items()))
     if asked.hold_s is not None:
         counted = hold(asked.hold_s, asked.burners)
         print(f"{asked.hold_s:.0f} s, load {os.getloadavg()[0]:.1f}: {counted}")
@@ -387,14 +404,9 @@ def main() -> int:
     else:
         print(f"no cable was cut: {impossible}")
     for row in rows:
-        plain = ""
-        if row.plain_median_ms is not None:
-            plain = f"; plain socket {row.plain_median_ms:.1f} and {row.plain_p95_ms:.1f}"
-        print(
-            f"{row.case}: median {row.ours_median_ms:.1f} ms, p95 {row.ours_p95_ms:.1f} "
-            f"(n = {row.n}, load {row.load:.1f}){plain}"
-        )
-        print(json.dumps(asdict(row)))
+        print(row.line)
+    if asked.json:
+        print_figures("death", [each for row in rows for each in row.figures()], where)
     return 0
 
 

@@ -11,12 +11,12 @@ design goals for a machine of two cores that does nothing else.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 
 import numpy as np
 from death import counters
+from figures import Figure, print_figures
 from meters import machine
 from small import AT_ONCE, MIB, SMALL_BYTES, anonymous_mib
 
@@ -41,10 +41,20 @@ def churn(store: Store, seconds: float) -> int:
     return done
 
 
+def figures(rate_per_s: float, most_mib: float, long_turns: int) -> list[Figure]:
+    rate, memory = "put and deleted, 64 at once", "most memory of the node meanwhile"
+    turns = "turns over 10 ms while a node joins"
+    return [
+        Figure(case=rate, unit="1/s", samples=(rate_per_s,), is_more_better=True),
+        Figure(case=memory, unit="MiB", samples=(most_mib,), goal=ANONYMOUS_MIB_MAX),
+        Figure(case=turns, unit="turns", samples=(long_turns,), goal=0),
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--json", action="store_true", help="add a line with every figure")
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
     parser.add_argument("--toy", action="store_true", help="proves only that it runs, in seconds")
     asked = parser.parse_args()
     seconds = 0.6 if asked.toy else asked.seconds
@@ -79,7 +89,7 @@ def main() -> int:
     if asked.toy:
         print("toy sizes: they prove only that it runs")
     if asked.json:
-        print(json.dumps({"memory_mib": memory_mib, "long_turns": long_turns} | where))
+        print_figures("deletions", figures(deleted / seconds, most_mib, long_turns), where)
     return 0
 
 

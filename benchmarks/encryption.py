@@ -12,18 +12,18 @@ acknowledged, and the round trip of a small one.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import socket
-import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
+from figures import Figure, print_figures, value_text
 from meters import cpu_s, machine
 
 from hoplite_ray import Store, WorldError, new_id
@@ -120,8 +120,8 @@ def answer(address: str) -> None:
             pass
 
 
-def measured_edges(count: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Edges of both kinds in turns: figures by `data_tls`."""
+def edge_figures(count: int, rounds: int) -> Iterator[Figure]:
+    """Play edges of both kinds in turns."""
     with ExitStack() as stack:
         edges = {data_tls: Edge(stack, data_tls) for data_tls in ("off", "on")}
         large: dict[str, list[float]] = {data_tls: [] for data_tls in edges}
@@ -132,13 +132,12 @@ def measured_edges(count: int, rounds: int) -> dict[str, dict[str, float]]:
                 if turn > 0:
                     large[data_tls].append(figures[0])
                     small[data_tls].append(figures[1])
-    return {
-        f"edge_{name}": {
-            "gb_per_s": round(count * ARRAY_BYTES / statistics.median(large[name]) / 1e9, 2),
-            "round_trip_us": round(statistics.median(small[name]) / count * 1e6, 1),
-        }
-        for name in edges
-    }
+    for data_tls in edges:
+        case = f"an edge of a world by TCP, data_tls {data_tls}"
+        rates = tuple(count * ARRAY_BYTES / seconds for seconds in large[data_tls])
+        trips_s = tuple(seconds / count for seconds in small[data_tls])
+        yield Figure(case=case, unit="bytes/s", samples=rates, is_more_better=True)
+        yield Figure(case=f"{case}: round trip of 1 kB", unit="s", samples=trips_s)
 
 
 def certify(folder: str) -> dict[str, str]:
@@ -154,13 +153,13 @@ def certify(folder: str) -> dict[str, str]:
     }
 
 
-def told(costs: list[Cost], size_bytes: int) -> dict[str, float]:
-    median = Cost(*(statistics.median(each) for each in zip(*costs, strict=True)))
-    return {
-        "gb_per_s": round(size_bytes / median.wall_s / 1e9, 2),
-        "sender_cores_at_10_gbit": round(median.sender_s / size_bytes * TEN_GIGABIT, 2),
-        "receiver_cores_at_10_gbit": round(median.receiver_s / size_bytes * TEN_GIGABIT, 2),
-    }
+def node_figures(data_tls: str, costs: list[Cost], size_bytes: int) -> Iterator[Figure]:
+    case = f"{size_bytes // MIB} MiB from node to node, data_tls {data_tls}"
+    rates = tuple(size_bytes / each.wall_s for each in costs)
+    yield Figure(case=case, unit="bytes/s", samples=rates, is_more_better=True)
+    for end in ("sender", "receiver"):
+        cores = (getattr(each, f"{end}_s") / size_bytes * TEN_GIGABIT for each in costs)
+        yield Figure(case=f"{case}: {end} at 10 Gbit/s", unit="cores", samples=tuple(cores))
 
 
 def main() -> None:
@@ -168,11 +167,12 @@ def main() -> None:
     parser.add_argument("--size-mib", type=int, default=1024, help="of each object")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--arrays", type=int, default=200, help="of each size, over an edge")
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
     parser.add_argument("--toy", action="store_true", help="a size that proves only that it runs")
     asked = parser.parse_args()
     if asked.toy:
         asked.size_mib, asked.rounds, asked.arrays = 16, 1, 2
-    size_bytes = asked.size_mib * MIB
+    where, size_bytes = machine(), asked.size_mib * MIB
     array = np.random.default_rng(0).integers(0, 256, size_bytes, np.uint8)
     with ExitStack() as stack:
         os.environ.update(certify(stack.enter_context(tempfile.TemporaryDirectory())))
@@ -183,11 +183,13 @@ def main() -> None:
                 cost = pair.transfer(array)
                 if turn > 0:
                     runs[data_tls].append(cost)
-        figures = {f"data_tls_{name}": told(costs, size_bytes) for name, costs in runs.items()}
-        figures |= measured_edges(asked.arrays, asked.rounds)
-    for name, each in figures.items():
-        print(f"{name:12s}", "  ".join(f"{key} {value}" for key, value in each.items()))
-    print(json.dumps({**machine(), "size_bytes": size_bytes, "rounds": asked.rounds, **figures}))
+        figures = [each for run in runs.items() for each in node_figures(*run, size_bytes)]
+        figures += edge_figures(asked.arrays, asked.rounds)
+    for each in figures:
+        assert each.median is not None
+        print(f"{each.case:60} {value_text(each.median, each.unit)}")
+    if asked.json:
+        print_figures("encryption", figures, where)
 
 
 if __name__ == "__main__":

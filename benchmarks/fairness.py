@@ -14,8 +14,6 @@ machine of two cores that does nothing else.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import sys
 import time
@@ -27,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from cluster import Cluster, why_impossible
+from figures import Figure, print_figures
 from meters import machine
 
 from hoplite_ray.pending import results
@@ -149,55 +148,53 @@ def senders(
         return idle_s, busy_s, len(large) * size_bytes / took_s / 1e9
 
 
-def p99_ms(took_s: list[float]) -> float:
-    return sorted(took_s)[len(took_s) * 99 // 100] * 1e3
+def p99(took_s: list[float]) -> float:
+    return sorted(took_s)[len(took_s) * 99 // 100]
 
 
-def report(
-    what: str, idle_s: list[float], busy_s: list[float], gb_per_s: float
-) -> dict[str, float | str]:
+def report(what: str, idle_s: list[float], busy_s: list[float], gb_per_s: float) -> list[Figure]:
     """Print a scene's line; returns its figures."""
-    figures = {
-        "idle_median_ms": statistics.median(idle_s) * 1e3,
-        "median_ms": statistics.median(busy_s) * 1e3,
-        "p99_ms": p99_ms(busy_s),
-        "longest_ms": max(busy_s) * 1e3,
-        "gets": len(busy_s),
-        "gb_per_s": gb_per_s,
-    }
+    p99_s, limit_s = p99(busy_s), P99_MS_MAX / 1e3
     print(
-        f"1 KiB beside {what} ({gb_per_s:.2f} GB/s): median {figures['median_ms']:.2f} ms "
-        f"({figures['idle_median_ms']:.2f} alone), p99 {figures['p99_ms']:.2f}, "
-        f"longest {figures['longest_ms']:.1f}, n = {len(busy_s)}; p99 at most {P99_MS_MAX:.0f}: "
-        + ("ok" if figures["p99_ms"] <= P99_MS_MAX else "OVER"),
+        f"1 KiB beside {what} ({gb_per_s:.2f} GB/s): median {statistics.median(busy_s) * 1e3:.2f} "
+        f"ms ({statistics.median(idle_s) * 1e3:.2f} alone), p99 {p99_s * 1e3:.2f}, "
+        f"longest {max(busy_s) * 1e3:.1f}, n = {len(busy_s)}; p99 at most {P99_MS_MAX:.0f}: "
+        + ("ok" if p99_s <= limit_s else "OVER"),
         flush=True,
     )
-    return {"scene": what} | figures
+    get = f"get of 1 KiB beside {what}"
+    return [
+        Figure(case=f"{get}: the node alone", unit="s", samples=tuple(idle_s)),
+        Figure(case=get, unit="s", samples=tuple(busy_s)),
+        Figure(case=f"{get}: p99", unit="s", samples=(p99_s,), goal=limit_s),
+        Figure(case=what, unit="bytes/s", samples=(gb_per_s * 1e9,), is_more_better=True),
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=10, help="reduces")
     parser.add_argument("--objects", type=int, default=8, help="of 32 MiB, of each sender")
-    parser.add_argument("--json", action="store_true", help="add a line with every figure")
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
     parser.add_argument("--toy", action="store_true", help="proves only that it runs, in seconds")
     asked = parser.parse_args()
-    print(", ".join(f"{what} {value}" for what, value in machine().items()))
+    where = machine()
+    print(", ".join(f"{what} {value}" for what, value in where.items()))
     source_bytes, rounds = (8 * MIB, 1) if asked.toy else (1024 * MIB, asked.rounds)
     large_bytes, objects = (2 * MIB, 1) if asked.toy else (32 * MIB, asked.objects)
     reduced = f"reduces of {source_bytes // MIB} MiB with a local source"
-    figures = [report(reduced, *reduces(source_bytes, rounds))]
+    figures = report(reduced, *reduces(source_bytes, rounds))
     loopback = f"{SENDERS} senders over loopback"
-    figures.append(report(loopback, *senders(large_bytes, objects, shaped=False)))
+    figures += report(loopback, *senders(large_bytes, objects, shaped=False))
     if impossible := why_impossible():
         print(f"{impossible}; the third scene was left out")
     else:
         linked = f"{SENDERS} senders of {SENDER_MBIT} Mbit/s"
-        figures.append(report(linked, *senders(large_bytes, objects, shaped=True)))
+        figures += report(linked, *senders(large_bytes, objects, shaped=True))
     if asked.toy:
         print("toy sizes: they prove only that it runs")
     if asked.json:
-        print(json.dumps({"scenes": figures, "load": os.getloadavg()[0]} | machine()))
+        print_figures("fairness", figures, where)
     return 0
 
 

@@ -11,12 +11,12 @@ travels once over each connection. The limit is a design goal.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import ExitStack
 
 import numpy as np
 from death import counters
+from figures import Figure, print_figures
 from meters import machine
 from small import MIB
 
@@ -36,7 +36,7 @@ def total(stores: list[Store], name: str) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", action="store_true", help="add a line with every figure")
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
     parser.add_argument("--toy", action="store_true", help="proves only that it runs, in seconds")
     asked = parser.parse_args()
     nodes, arrays, value_bytes = (2, 100, MIB) if asked.toy else (NODES, ARRAYS, VALUE_BYTES)
@@ -70,7 +70,9 @@ def main() -> int:
     if asked.toy:
         print("toy sizes: they prove only that it runs")
     if asked.json:
-        print(json.dumps({"control_bytes": control, **sent} | where))
+        case = f"control bytes beside {arrays:,} arrays of a dict, to {nodes - 1} nodes"
+        figure = Figure(case=case, unit="share", samples=(share,), goal=CONTROL_SHARE_MAX)
+        print_figures("layouts", [figure], where)
     return 0
 
 

@@ -11,8 +11,6 @@ the rest are design goals.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import time
 from collections import defaultdict
@@ -23,6 +21,8 @@ from typing import Any
 
 import numpy as np
 import ray
+from figures import OURS, Figure, print_figures
+from meters import machine
 from ray.cluster_utils import Cluster
 
 import hoplite_ray as hop
@@ -52,6 +52,7 @@ class Times:
 
 def main() -> None:
     options = parse_options()
+    where = machine()
     times = Times()
     cluster = start_cluster(options.size_bytes)
     try:
@@ -62,9 +63,7 @@ def main() -> None:
         cluster.shutdown()
     report(times, options)
     if options.json:
-        print(
-            json.dumps({"cores": os.cpu_count(), "size_bytes": options.size_bytes, **times.taken})
-        )
+        print_figures("local", figures(times, options), where)
 
 
 def parse_options() -> argparse.Namespace:
@@ -72,7 +71,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--size-mib", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3, help="fresh processes per contender")
     parser.add_argument("--small", type=int, default=400, help="small objects of each kind")
-    parser.add_argument("--json", action="store_true", help="add one line with every time taken")
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
     parser.add_argument("--toy", action="store_true", help="sizes that only prove that it runs")
     options = parser.parse_args()
     if options.toy:
@@ -228,6 +227,37 @@ def report(times: Times, options: argparse.Namespace) -> None:
         us = small_us(times, f"{name} put")
         ratio = f"{us['hop'] / us['ray']:.2f} x ray.put's {us['ray']:.0f} (at most {PUT_RATIO_MAX})"
         line(f"put of {name}", us["hop"], f"us: {ratio}; by id {us['id']:.0f}")
+
+
+def figures(times: Times, options: argparse.Namespace) -> list[Figure]:
+    """Each kind of work, by each contender. The bound of a large put is a warm memcpy."""
+    size = f"{options.size_mib} MiB"
+    copy_s = times.median("memcpy")
+    found: list[Figure] = []
+
+    def add(case: str, key: str, goal: float | None, bound: float | None = None) -> None:
+        names = {"hop": OURS, "id": f"{OURS}, by id", "ray": "Ray"}
+        for short, by in names.items():
+            if samples := times.taken.get(f"{short} {key}"):
+                limit = goal if short == "hop" else None
+                found.append(
+                    Figure(
+                        case=case,
+                        by=by,
+                        unit="s",
+                        samples=tuple(samples),
+                        bound=bound,
+                        goal=limit,
+                    )
+                )
+
+    add(f"first put of {size}", "large put", copy_s / COPY_SHARE_MIN, copy_s)
+    add(f"get of {size} as a view", "large get", LIMITS_S["view"])
+    for name in SMALL:
+        add(f"put of {name}", f"{name} put", PUT_RATIO_MAX * times.median(f"ray {name} put"))
+        for place, words in (("local", "on its node"), ("remote", "from a second node")):
+            add(f"get of {name} {words}", f"{name} get {place}", LIMITS_S[place])
+    return found
 
 
 def small_us(times: Times, what: str) -> dict[str, float]:

@@ -10,17 +10,17 @@ no sender can pass. Needs root, for network namespaces.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import bounds
 import numpy as np
 from cluster import Cluster, why_impossible
+from figures import Figure, print_figures
 from meters import machine
 
 from hoplite_ray.store import Store, new_id
@@ -38,13 +38,28 @@ class Row:
     objects: int
     size_bytes: int
     rate_mbit: int
-    idle_median_ms: float
-    beside_median_ms: float
-    beside_p95_ms: float
-    small_gets: int  # beside the large ones
+    idle_s: tuple[float, ...]  # of small gets alone
+    beside_s: tuple[float, ...]  # of small gets beside the large ones
     bulk_s: float
     bulk_bound_s: float
     load: float
+
+    @property
+    def p95_s(self) -> float:
+        return sorted(self.beside_s)[len(self.beside_s) * 95 // 100]
+
+    @property
+    def large(self) -> str:
+        return f"{self.objects} broadcasts of {self.size_bytes // MIB} MiB"
+
+    def figures(self) -> list[Figure]:
+        beside = f"get of 1 KiB beside {self.large}"
+        return [
+            Figure(case="get of 1 KiB alone", unit="s", samples=self.idle_s),
+            Figure(case=beside, unit="s", samples=self.beside_s),
+            Figure(case=f"{beside}: p95", unit="s", samples=(self.p95_s,)),
+            Figure(case=self.large, unit="s", samples=(self.bulk_s,), bound=self.bulk_bound_s),
+        ]
 
 
 def measure(*, objects: int, size_bytes: int, rate_mbit: int) -> Row:
@@ -72,10 +87,8 @@ def measure(*, objects: int, size_bytes: int, rate_mbit: int) -> Row:
             objects=objects,
             size_bytes=size_bytes,
             rate_mbit=rate_mbit,
-            idle_median_ms=statistics.median(idle) * 1e3,
-            beside_median_ms=statistics.median(beside) * 1e3,
-            beside_p95_ms=sorted(beside)[len(beside) * 95 // 100] * 1e3,
-            small_gets=len(beside),
+            idle_s=tuple(idle),
+            beside_s=tuple(beside),
             bulk_s=bulk_s,
             bulk_bound_s=bound_s,
             load=os.getloadavg()[0],
@@ -98,22 +111,25 @@ def main() -> int:
     parser.add_argument("--objects", type=int, default=10)
     parser.add_argument("--size-mib", type=int, default=32)
     parser.add_argument("--rate-mbit", type=int, default=500)
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
     parser.add_argument("--toy", action="store_true", help="a size that proves only that it runs")
     asked = parser.parse_args()
     impossible = why_impossible()
     if impossible:
         print(f"{impossible}; nothing was measured")
         return 0
-    print(json.dumps(machine()))
+    where = machine()
+    print(", ".join(f"{what} {value}" for what, value in where.items()))
     size_mib = 4 if asked.toy else asked.size_mib
     row = measure(objects=asked.objects, size_bytes=size_mib * MIB, rate_mbit=asked.rate_mbit)
     print(
-        f"1 KiB alone: median {row.idle_median_ms:.1f} ms; beside {row.objects} broadcasts of "
-        f"{size_mib} MiB: {row.beside_median_ms:.1f} (p95 {row.beside_p95_ms:.1f}, "
-        f"n = {row.small_gets}, load {row.load:.1f})\n"
+        f"1 KiB alone: median {statistics.median(row.idle_s) * 1e3:.1f} ms; beside {row.large}: "
+        f"{statistics.median(row.beside_s) * 1e3:.1f} (p95 {row.p95_s * 1e3:.1f}, "
+        f"n = {len(row.beside_s)}, load {row.load:.1f})\n"
         f"these took {row.bulk_s:.2f} s, {row.bulk_s / row.bulk_bound_s:.2f} x their bound"
     )
-    print(json.dumps(asdict(row)))
+    if asked.json:
+        print_figures("many_objects", row.figures(), where)
     return 0
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from typing import IO
 
 from network import Network, rail_device
 
+SEED = 0  # of every program's random numbers, the first of several
 SATURATED_SHARE = 0.9  # of all cores' time; above it a figure speaks of the machine
 _TOLD_S = 0.2  # of the cores' time; less is too few ticks of 10 ms for a share
 
@@ -149,7 +152,7 @@ def _retransmitted(snmp: IO[str]) -> int:
 
 
 def machine() -> dict[str, object]:
-    """Return the machine, the commit and the load of a run."""
+    """Return the machine, the commit, the command, the date and the load of a run."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=40"],
         cwd=Path(__file__).parent,
@@ -166,5 +169,8 @@ def machine() -> dict[str, object]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {(models or ['?'])[0]}",
         "kernel": platform.release(),
         "commit": commit.stdout.strip(),
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "seed": SEED,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "load": os.getloadavg()[0],
     }

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
 import multiprocessing
 import statistics
@@ -27,6 +26,7 @@ from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event
 
 import numpy as np
+from figures import Figure, print_figures
 from meters import machine
 from small import AT_ONCE, MIB, groups
 
@@ -64,6 +64,24 @@ class Kind:
     @property
     def ratios(self) -> list[float]:
         return [a / b for a, b in zip(self.with_all, self.without, strict=True)]
+
+    def figures(self) -> list[Figure]:
+        ratio = f"{self.name}: with trace and metrics, times without"
+        return [
+            Figure(
+                case=ratio,
+                unit="x",
+                samples=tuple(self.ratios),
+                goal=RATIO_MIN,
+                is_more_better=True,
+            ),
+            Figure(
+                case=f"{self.name}: with both",
+                unit=self.unit,
+                samples=tuple(self.with_all),
+                is_more_better=True,
+            ),
+        ]
 
     @property
     def line(self) -> str:
@@ -188,7 +206,7 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=8, help="of new nodes")
     parser.add_argument("--rounds", type=int, default=20, help="of each kind and start")
     parser.add_argument("--ask-s", type=float, default=5.0, help="between two looks at counters")
-    parser.add_argument("--json", action="store_true", help="add a line with every rate")
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
     parser.add_argument("--toy", action="store_true", help="proves only that it runs, in seconds")
     options = parser.parse_args()
     if options.toy:
@@ -215,8 +233,7 @@ def main() -> int:
     if options.toy:
         print("toy sizes in two rounds: they prove only that it runs")
     if options.json:
-        rates = {kind.name: {"with": kind.with_all, "without": kind.without} for kind in table}
-        print(json.dumps(rates | where))
+        print_figures("overhead", [each for kind in table for each in kind.figures()], where)
     return 0
 
 

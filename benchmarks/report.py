@@ -1,13 +1,13 @@
-"""Draws what the benchmarks print with --json: latencies, cases and applications, as SVG.
+"""Draws what the benchmarks print with --json, as SVG, and writes the page of results from it.
 
     sudo .venv/bin/python benchmarks/collectives.py --json | tee collectives.jsonl
     python benchmarks/report.py collectives.jsonl
 
-Reads the lines of collectives.py, training.py and canonical.py; the tables between them are no JSON
-and are skipped. Without files it draws those of docs/measured/ into docs/pictures/, so that every
-picture there can be drawn again. Equal lines give equal files, byte by byte, with one version of
-matplotlib. If two lines are for one bar or point, the later one counts. A peer that failed, or is
-not installed, is named below the picture.
+Pictures show the lines of collectives.py, training.py and canonical.py; the tables between them are
+no JSON and are skipped. Without files it draws those of docs/measured/ into docs/pictures/, and
+writes docs/explain/results.md from all of them, so that both can be made again. Equal lines give
+equal files, byte by byte, with one version of matplotlib. If two lines are for one bar or point,
+the later one counts. A peer that failed, or is not installed, is named below the picture.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from records import Canonical, Latency, Line, RecordError, Rounds, read
+import results_page
+from records import Canonical, Latency, Line, RecordError, Rounds, read, size_text
 
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/explain/results.md"
 COLOURS = {
     "hoplite": "#d1495b",
     "hoplite, through Ray": "#e8919c",
@@ -38,12 +41,16 @@ PANEL_INCHES = (4.2, 3.2)
 BAR_INCHES = 0.22
 RATIO_LEFT = 0.8  # where the bars of a logarithmic axis begin
 RATIO_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
-KIB, MIB = 1 << 10, 1 << 20
 
 
 def pictures(records: Sequence[Line]) -> dict[str, Any]:
     """Return a matplotlib Figure for each picture, by file name."""
-    drawn: dict[str, Any] = {}
+    return {name: draw() for name, draw in drawings(records).items()}
+
+
+def drawings(records: Sequence[Line]) -> dict[str, Callable[[], Any]]:
+    """Return what draws each picture, by file name."""
+    drawn: dict[str, Callable[[], Any]] = {}
     latencies = [each for each in records if isinstance(each, Latency)]
     rounds = [each for each in records if isinstance(each, Rounds)]
     for network in _unique(each.place.network for each in latencies):
@@ -54,20 +61,29 @@ def pictures(records: Sequence[Line]) -> dict[str, Any]:
         curves = [each for each in here if len(sizes[each.title]) > 1]
         single = [each for each in here if len(sizes[each.title]) == 1]
         if curves:
-            drawn[f"collectives-{_slug(network)}.svg"] = _curves(curves)
+            drawn[f"collectives-{_slug(network)}.svg"] = partial(_curves, curves)
         if single:
-            drawn[f"cases-{_slug(network)}.svg"] = _cases(single)
+            drawn[f"cases-{_slug(network)}.svg"] = partial(_cases, single)
     for network in _unique(each.place.network for each in rounds):
         here_too = [each for each in rounds if each.place.network == network]
-        drawn[f"training-{_slug(network)}.svg"] = _applications(here_too)
+        drawn[f"training-{_slug(network)}.svg"] = partial(_applications, here_too)
     if canonical := [each for each in records if isinstance(each, Canonical)]:
-        drawn["canonical.svg"] = _canonical(canonical)
+        drawn["canonical.svg"] = partial(_canonical, canonical)
     return drawn
 
 
 def measured() -> list[Path]:
     """The files of lines that are kept."""
     return sorted((ROOT / "docs/measured").glob("*.jsonl"))
+
+
+def page(files: Sequence[Path]) -> str:
+    """The page of results from these files, each of which has the name of its table.
+
+    Raises: RecordError for a file or a line that can't be read, and as `results_page.page` does.
+    """
+    lines = {file.stem: read({str(file): _text(file)}) for file in files}
+    return results_page.page(lines, {name: [*drawings(each)] for name, each in lines.items()})
 
 
 def save(drawn: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -87,6 +103,12 @@ def save(drawn: Mapping[str, Any], folder: Path) -> list[Path]:
 def main() -> int:
     options = parse_options()
     try:
+        if not options.files:
+            options.files = measured()
+            written = page(options.files)
+            if not options.toy:
+                PAGE.write_text(written)
+                print(PAGE)
         records = read({str(file): _text(file) for file in options.files})
         drawn = pictures(records)
     except RecordError as error:
@@ -100,7 +122,7 @@ def main() -> int:
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("files", nargs="*", type=Path, default=measured(), help="lines of JSON")
+    parser.add_argument("files", nargs="*", type=Path, help="lines of JSON; none: docs/measured")
     parser.add_argument("--into", type=Path, default=ROOT / "docs/pictures")
     parser.add_argument("--toy", action="store_true", help="proves only that it runs")
     return parser.parse_args()
@@ -134,7 +156,7 @@ def _curves(records: Sequence[Latency]) -> Any:
         panel.set_title(title)
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
-        panel.set_xticks(list(bounds), [_size_text(size) for size in bounds], fontsize=7)
+        panel.set_xticks(list(bounds), [size_text(size) for size in bounds], fontsize=7)
         panel.set_ylabel("s, median; shaded: least to most", fontsize=7)
         panel.grid(alpha=0.3)
     _finish(figure, panels, records)
@@ -143,14 +165,14 @@ def _curves(records: Sequence[Latency]) -> Any:
 
 def _cases(records: Sequence[Latency]) -> Any:
     """Cases that have one size each: bars of times the bound, a bar for each peer."""
-    names = _unique(f"{each.title}, {_size_text(each.size_bytes)}" for each in records)
+    names = _unique(f"{each.title}, {size_text(each.size_bytes)}" for each in records)
     colours = _colours(records)
     height = 1.5 + BAR_INCHES * len(names) * (len(colours) + 1)
     figure, (panel,) = _figure([""], inches=(8.0, height))
     for index, (peer, colour) in enumerate(colours.items()):
         for row, name in enumerate(names):
             for each in records:
-                of_this = f"{each.title}, {_size_text(each.size_bytes)}" == name
+                of_this = f"{each.title}, {size_text(each.size_bytes)}" == name
                 if not of_this or each.peer != peer or not each.seconds:
                     continue
                 ratio = statistics.median(each.seconds) / each.bound_s
@@ -271,13 +293,6 @@ def _slug(network: str) -> str:
     """`8 nodes x 500 Mbit/s` as `8x500`."""
     nodes, _, _, rate, _ = network.split(" ")
     return f"{nodes}x{rate}"
-
-
-def _size_text(size_bytes: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:g} {name}"
-    return f"{size_bytes} B"
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from figures import Figure, print_figures
 from meters import machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,26 +56,41 @@ def text_of(row: dict[str, Any]) -> str:
     )
 
 
+def figures(row: dict[str, Any]) -> list[Figure]:
+    """The time of a case in virtual seconds, and its messages of control."""
+    size = f", {row['size_bytes'] >> 10:,} KiB" if row["size_bytes"] else ""
+    case = f"{row['case']}{size}, {row['nodes']:,} nodes"
+    taken = (row["seconds"],) if row["seconds"] > 0 else ()
+    bound_s = row["bound_s"] if row["bound_s"] > 0 else None
+    messages = (row["messages"],)
+    found = [Figure(case=f"{case}: messages", unit="messages", samples=messages)]
+    if taken:
+        found.insert(0, Figure(case=case, unit="s", samples=taken, bound=bound_s))
+    return found
+
+
 def main() -> None:
-    """Print a table, or JSON lines."""
+    """Print a table, and JSON lines if asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--nodes", default="64,256,1024")
     parser.add_argument("--sizes", default=f"{1 << 10},{1 << 20},{32 << 20}", help="in bytes")
     parser.add_argument("--objects", type=int, default=10_000, help="in the directory")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per case")
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
     parser.add_argument("--toy", action="store_true", help="be quick: the figures mean nothing")
     options = parser.parse_args()
     if options.toy:
         options.nodes, options.sizes, options.objects = "4", f"{1 << 10},{1 << 20}", 100
-    if not options.json:
-        print(
-            f"{'case':<24} {'nodes':>5} {'KiB':>6} {'objs':>6} {'ms':>10} {'x bound':>9}"
-            f" {'depth':>5} {'messages':>9} {'home':>7} {'busiest':>7} {'KiB sent':>8}"
-            f" {'turns':>7} {'shard':>6}"
-        )
-    where = machine()
+    print(
+        f"{'case':<24} {'nodes':>5} {'KiB':>6} {'objs':>6} {'ms':>10} {'x bound':>9}"
+        f" {'depth':>5} {'messages':>9} {'home':>7} {'busiest':>7} {'KiB sent':>8}"
+        f" {'turns':>7} {'shard':>6}"
+    )
+    where, found = machine(), []
     for row in measure(options.nodes, options.sizes, options.objects):
-        print(json.dumps({"benchmark": "scale", **where, **row}) if options.json else text_of(row))
+        print(text_of(row), flush=True)
+        found += figures(row)
+    if options.json:
+        print_figures("scale", found, where)
 
 
 if __name__ == "__main__":

@@ -35,25 +35,24 @@ from typing import Any
 
 import bounds
 from carried import OverloadError, carried_share, check_carried
+from figures import print_figures
 from meters import machine
 from network import Network, why_impossible
 from peers.ray_cluster import RayCluster
 from ranks import Rank, RankError
+from serving_figures import HOP_S_MAX, LATE_SHARE_MAX, LATER_S_MAX, USUAL_S, figures
 
 CASES = ("handoff", "timeline", "batching", "kills", "ensemble")
 EDGES = ("worlds", "serve")
 VICTIMS = {"slow_pipeline": ("first", "second"), "slow_ensemble": ("model0", "model1")}
 KB, MB, MIB = 1_000, 1_000_000, 1 << 20
-HOP_MS_MAX = {KB: 0.3, MB: 0.6, 10 * MB: 2.0}
 FASTER_MIN, CPU_SHARE_MAX = 2.0, 0.5  # against the same over Serve's handles
-LATER_MS_MAX = 100.0  # than usual, for a query whose replica was killed
-SLO_MS, LATE_SHARE_MAX = 200.0, 0.01
+SLO_MS = 200.0
 LIMITED_RATES = (50.0, 150.0, 300.0)
 HTTP_RATE = 50.0
 TIMELINE_RATE = 12.0  # 60 % of the 20 queries/s that one replica can answer
 KILLS_RATE = 20.0
 KILLS_AT_ONCE = 10  # in one answer of the driver
-USUAL_S = 0.1  # before a kill: queries that are due earlier are answered before it
 FAST = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(64 << 20),  # else 10 MB are refused
@@ -229,7 +228,7 @@ def _handoff_lines(records: Sequence[Record]) -> Iterator[str]:
             text = f"  {edges + ', ' + mode:20} {each['hop_p50_ms']:8.2f} {each['hop_p99_ms']:7.2f}"
             text += f" {each['through_p50_ms']:8.2f} {each['taken_p50_ms']:8.2f}"
             yield f"{text} {each['taken_p99_ms']:8.2f} {each['cpu_ms']:6.1f}"
-        hop, limit = _best(found, "worlds", "hop_p50_ms"), HOP_MS_MAX[size_bytes]
+        hop, limit = _best(found, "worlds", "hop_p50_ms"), HOP_S_MAX[size_bytes] * 1e3
         faster = _best(found, "serve", "taken_p50_ms") / _best(found, "worlds", "taken_p50_ms")
         share = _best(found, "worlds", "cpu_ms") / _best(found, "serve", "cpu_ms")
         text = f"  worlds: hop {hop:.2f} ms of {limit:g} {word(hop <= limit)}; {faster:.2f} x as "
@@ -288,8 +287,9 @@ def _timeline_lines(kind: str, edges: str, trials: Sequence[Record]) -> Iterator
     most_ms = max(later_ms, default=0.0)
     text = f"  {len(later_ms)} had begun on the dead replica: {failed} failed, {beside} others"
     if not failed:
-        verdict = word(most_ms <= LATER_MS_MAX)
-        text += f"; at most {most_ms:.0f} ms later than usual, limit {LATER_MS_MAX:g} {verdict}"
+        limit_ms = LATER_S_MAX * 1e3
+        text += f"; at most {most_ms:.0f} ms later than usual, limit {limit_ms:g} "
+        text += word(most_ms <= limit_ms)
     yield text
     made, begun = (
         ", ".join("never" if each[name] is None else f"{each[name]:.1f}" for each in trials)
@@ -474,7 +474,8 @@ def main() -> int:
         print("toy sizes: they prove only that it runs")
     if asked.json:
         for record in records:
-            print(json.dumps(record | where | {"at_s": time.time()}))
+            print(json.dumps(record | where))
+        print_figures("serving", figures(records), where)
     return 0
 
 

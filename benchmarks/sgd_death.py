@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import ray
 from applications import BATCH, RATE, STORES, TIMEOUT_S, perceptron
+from figures import OURS, Figure, print_figures
 from meters import machine
 
 from examples.support.digits import batches, load
@@ -142,6 +143,21 @@ def lines(trials: list[Trial]) -> Iterator[str]:
         )
 
 
+def figures(trials: list[Trial]) -> Iterator[Figure]:
+    """Return the time of a step, the cost of a death and the return of the worker, by store."""
+    for store, by in (("hoplite", OURS), ("ray", "Ray")):
+        own = [each for each in trials if each.store == store]
+        usual = tuple(took / 1e3 for each in own for ended, took in each.steps if ended < -USUAL_S)
+        longest = tuple(each.longest_ms / 1e3 for each in own)
+        back = tuple(each.back_s for each in own if each.back_s is not None)
+        yield Figure(case="a step of asynchronous SGD", by=by, unit="s", samples=usual)
+        case = f"the longest step within {SOON_S:g} s of a worker's death"
+        yield Figure(case=case, by=by, unit="s", samples=longest)
+        never = None if back else "the killed worker never came back"
+        case = "until the killed worker takes part again"
+        yield Figure(case=case, by=by, unit="s", samples=back, failure=never)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--parameters", type=float, default=1.0, help="of the model, in millions")
@@ -180,6 +196,7 @@ def main() -> int:
     if options.json:
         for trial in trials:
             print(json.dumps({"benchmark": "sgd death"} | asdict(trial) | where))
+        print_figures("sgd_death", figures(trials), where)
     return int(any(trial.back_s is None for trial in trials))
 
 

@@ -11,7 +11,6 @@ is theirs alone. Limits are design goals for a machine of two cores that does no
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -22,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from figures import Figure, print_figures, value_text
 from meters import machine
 
 from hoplite_ray.pending import results
@@ -49,6 +49,16 @@ class Kind:
         started = time.perf_counter()
         self.batch(ids)
         self.rates_per_s.append(len(ids) / (time.perf_counter() - started))
+
+    @property
+    def figure(self) -> Figure:
+        return Figure(
+            case=self.name,
+            unit="1/s",
+            samples=tuple(self.rates_per_s),
+            goal=self.limit_per_s,
+            is_more_better=True,
+        )
 
     @property
     def line(self) -> str:
@@ -91,20 +101,25 @@ def groups(ids: Sequence[bytes]) -> list[Sequence[bytes]]:
     return [ids[at : at + AT_ONCE] for at in range(0, len(ids), AT_ONCE)]
 
 
-def idle_lines(stores: Sequence[Store], idle_s: float) -> list[str]:
-    """Return lines on the use of nodes that have objects and members, and nothing to do."""
+def idle_figures(stores: Sequence[Store], idle_s: float) -> list[Figure]:
+    """Return the use of nodes that have objects and members, and nothing to do."""
     pids = [store.node.process.pid for store in stores]
     before_s = [cpu_s(pid) for pid in pids]
     time.sleep(idle_s)
     shares = [(cpu_s(pid) - then) / idle_s for pid, then in zip(pids, before_s, strict=True)]
     memory = [anonymous_mib(pid) for pid in pids]
-    share, mib = max(shares), max(memory)
+    core, own = "idle node, of a core", "idle node, anonymous memory"
     return [
-        f"{'idle node, of a core':28} {share:9.2%} {IDLE_CORE_SHARE_MAX:37.2%} "
-        + ("ok" if share < IDLE_CORE_SHARE_MAX else "OVER"),
-        f"{'idle node, anonymous memory':28} {mib:5.1f} MiB {IDLE_MIB_MAX:33.1f} MiB "
-        + ("ok" if mib <= IDLE_MIB_MAX else "OVER"),
+        Figure(case=core, unit="share", samples=(max(shares),), goal=IDLE_CORE_SHARE_MAX),
+        Figure(case=own, unit="MiB", samples=(max(memory),), goal=IDLE_MIB_MAX),
     ]
+
+
+def idle_line(figure: Figure) -> str:
+    assert figure.median is not None and figure.goal is not None
+    verdict = "OVER" if figure.misses_its_goal() else "ok"
+    texts = [value_text(each, figure.unit) for each in (figure.median, figure.goal)]
+    return f"{figure.case:28} {texts[0]:>11} {'':22} {texts[1]:>12} {verdict}"
 
 
 def cpu_s(pid: int) -> float:
@@ -130,7 +145,7 @@ def main() -> int:
     parser.add_argument("--objects", type=int, default=2048, help="of a batch")
     parser.add_argument("--rounds", type=int, default=15, help="batches of each kind")
     parser.add_argument("--idle-s", type=float, default=20.0, help="0: not measured")
-    parser.add_argument("--json", action="store_true", help="add a line with every rate")
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
     parser.add_argument("--toy", action="store_true", help="proves only that it runs, in seconds")
     options = parser.parse_args()
     if options.toy:
@@ -138,19 +153,19 @@ def main() -> int:
     where = machine()
     with Store.start(arena_bytes=256 * MIB) as near:
         with Store.start(join=near, arena_bytes=256 * MIB) as far:
-            idle = idle_lines([near, far], options.idle_s) if options.idle_s else []
+            idle = idle_figures([near, far], options.idle_s) if options.idle_s else []
             table = kinds(near, far, options.objects)
             for _ in range(options.rounds):
                 for kind in table:
                     kind.play()
     print(", ".join(f"{what} {value}" for what, value in where.items()))
     print(f"{'1 KiB':28} {'median':>11} {'(least to most)':>22} {'limit':>12}")
-    for line in [kind.line for kind in table] + idle:
+    for line in [kind.line for kind in table] + [idle_line(each) for each in idle]:
         print(line)
     if options.toy:
         print("toy sizes in one round: they prove only that it runs")
     if options.json:
-        print(json.dumps({kind.name: kind.rates_per_s for kind in table} | where))
+        print_figures("small", [*(kind.figure for kind in table), *idle], where)
     return 0
 
 

@@ -13,9 +13,12 @@ import argparse
 import asyncio
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
+from figures import Figure, print_figures
 from holding import reactor_of
+from meters import machine
 
 from hoplite_ray.control.client import ControlClient
 from hoplite_ray.launch import NodeProcess
@@ -24,6 +27,14 @@ from hoplite_ray.store import Store, new_id
 MIB = 1 << 20
 NODES = 4
 WAIT_S = 60.0
+
+
+class Cost(NamedTuple):
+    """The time and the CPU time of one reduce."""
+
+    wall_s: float
+    reactors_s: float  # of all nodes' reactors on a core
+    longest_turn_s: float  # since the nodes have started
 
 
 def cpu_s(node: NodeProcess) -> float:
@@ -42,7 +53,7 @@ async def longest_turn_us(node: NodeProcess) -> int:
         await calls.close()
 
 
-def reduce_once(stores: list[Store], nodes: list[NodeProcess], options: argparse.Namespace) -> None:
+def reduce_once(stores: list[Store], nodes: list[NodeProcess], options: argparse.Namespace) -> Cost:
     """Put the sources, reduce them, print a line, delete all."""
     values = np.ones(options.size_bytes // 4, np.float32)
     ids = [new_id() for _ in range(options.sources)]
@@ -63,6 +74,17 @@ def reduce_once(stores: list[Store], nodes: list[NodeProcess], options: argparse
     )
     for each in (*ids, target):
         stores[0].delete(each, timeout_s=WAIT_S)
+    return Cost(took_s, sum(used), longest_us / 1e6)
+
+
+def figures(costs: list[Cost], options: argparse.Namespace) -> list[Figure]:
+    how = ", each sent by itself" if options.each else ""
+    reduce = f"reduce of {options.sources:,} objects of {options.size_bytes:,} bytes{how}"
+    names = (reduce, f"{reduce}: CPU time of {NODES} reactors", f"{reduce}: longest turn")
+    return [
+        Figure(case=name, unit="s", samples=samples)
+        for name, samples in zip(names, zip(*costs, strict=True), strict=True)
+    ]
 
 
 def main() -> None:
@@ -72,21 +94,24 @@ def main() -> None:
     parser.add_argument("--size-bytes", type=int, default=4096)
     parser.add_argument("--each", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
     parser.add_argument("--toy", action="store_true", help="be quick: the figures mean nothing")
     options = parser.parse_args()
     if options.toy:
         options.sources, options.rounds = 40, 1
+    where = machine()
     nodes: list[NodeProcess] = []
     try:
         for _ in range(NODES):
             oldest = nodes[0] if nodes else None
             nodes.append(NodeProcess.start(beside=oldest, arena_bytes=256 * MIB))
         stores = [Store.attach(node.socket) for node in nodes]
-        for _ in range(options.rounds):
-            reduce_once(stores, nodes, options)
+        costs = [reduce_once(stores, nodes, options) for _ in range(options.rounds)]
     finally:
         for node in nodes:
             node.kill()
+    if options.json:
+        print_figures("sources", figures(costs, options), where)
 
 
 if __name__ == "__main__":

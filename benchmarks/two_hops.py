@@ -9,17 +9,18 @@ is one hop plus one block: 1 + 1/512. Needs root, for network namespaces.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import bounds
 import numpy as np
 from cluster import Cluster, why_impossible
+from figures import Figure, print_figures
+from meters import machine
 
 from hoplite_ray.store import Store, new_id
 
@@ -34,9 +35,17 @@ class TwoHops:
     size_bytes: int
     rate_mbit: int
     bound_s: float  # of one hop
-    one_hop_s: float
-    two_hops_s: float
+    one_hops_s: tuple[float, ...]  # of each round
+    all_two_hops_s: tuple[float, ...]
     asked_after_s: float  # largest delay between the asking of B and of C
+
+    @property
+    def one_hop_s(self) -> float:
+        return statistics.median(self.one_hops_s)
+
+    @property
+    def two_hops_s(self) -> float:
+        return statistics.median(self.all_two_hops_s)
 
     @property
     def ratio(self) -> float:
@@ -59,10 +68,26 @@ def measure(*, size_bytes: int, rate_mbit: int, repeats: int) -> TwoHops:
             size_bytes=size_bytes,
             rate_mbit=rate_mbit,
             bound_s=bounds.hop_s(size_bytes, rate_mbit=rate_mbit),
-            one_hop_s=statistics.median(one_hop),
-            two_hops_s=statistics.median(two_hops),
+            one_hops_s=tuple(one_hop),
+            all_two_hops_s=tuple(two_hops),
             asked_after_s=max(delays),
         )
+
+
+def figures(result: TwoHops) -> list[Figure]:
+    size = f"{result.size_bytes >> 20} MiB"
+    bound_s = result.bound_s * (1 + 1 / BLOCKS)
+    return [
+        Figure(
+            case=f"{size} over one hop", unit="s", samples=result.one_hops_s, bound=result.bound_s
+        ),
+        Figure(
+            case=f"{size} over two hops, the second asks within 10 ms",
+            unit="s",
+            samples=result.all_two_hops_s,
+            bound=bound_s,
+        ),
+    ]
 
 
 def _one_hop_s(a: Store, b: Store, size_bytes: int) -> float:
@@ -91,7 +116,7 @@ def _two_hops_s(a: Store, b: Store, c: Store, size_bytes: int) -> tuple[float, f
 
 def _put(a: Store, size_bytes: int) -> tuple[bytes, np.ndarray]:
     object_id = new_id()
-    array = np.random.default_rng(1).integers(0, 256, size_bytes, np.uint8)
+    array = np.random.default_rng(0).integers(0, 256, size_bytes, np.uint8)
     a.put(object_id, array)
     return object_id, array
 
@@ -111,12 +136,14 @@ def main() -> int:
     parser.add_argument("--size-mib", type=int, default=256)
     parser.add_argument("--rate-mbit", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
     parser.add_argument("--toy", action="store_true", help="a size that proves only that it runs")
     asked = parser.parse_args()
     impossible = why_impossible()
     if impossible:
         print(f"{impossible}; nothing was measured")
         return 0
+    where = machine()
     size_mib, repeats = (16, 1) if asked.toy else (asked.size_mib, asked.repeats)
     result = measure(size_bytes=size_mib << 20, rate_mbit=asked.rate_mbit, repeats=repeats)
     print(
@@ -124,7 +151,8 @@ def main() -> int:
         f"(bound {result.bound_s:.3f}), two hops {result.two_hops_s:.3f} s: "
         f"{result.ratio:.3f} x one hop (bound {1 + 1 / BLOCKS:.3f})"
     )
-    print(json.dumps({**asdict(result), "ratio": result.ratio}))
+    if asked.json:
+        print_figures("two_hops", figures(result), where)
     return 0
 
 

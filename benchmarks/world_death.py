@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -23,8 +22,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
+from figures import Figure, print_figures
 from meters import machine
 from network import Network, why_impossible
 from ranks import Rank
@@ -53,6 +53,8 @@ class Row:
     plain_median_s: float | None  # of an ordinary socket's end
     plain_p95_s: float | None
     load: float
+    taken_s: tuple[float, ...]
+    plain_s: tuple[float, ...]
 
     @classmethod
     def of(
@@ -72,7 +74,24 @@ class Row:
             statistics.median(plain_s) if plain_s else None,
             p95(plain_s) if plain_s else None,
             os.getloadavg()[0],
+            tuple(taken_s),
+            tuple(plain_s),
         )
+
+    def figures(self) -> list[Figure]:
+        limit_s, limit_p95_s = self.limit_median_s, self.limit_p95_s
+        p95_case = f"{self.case}: p95"
+        found = [
+            Figure(case=self.case, unit="s", samples=self.taken_s, goal=limit_s),
+            Figure(case=p95_case, unit="s", samples=(self.p95_s,), goal=limit_p95_s),
+        ]
+        if self.plain_p95_s is not None:
+            by = "plain socket"
+            found += [
+                Figure(case=self.case, by=by, unit="s", samples=self.plain_s),
+                Figure(case=p95_case, by=by, unit="s", samples=(self.plain_p95_s,)),
+            ]
+        return found
 
     @property
     def line(self) -> str:
@@ -313,8 +332,7 @@ def tell(benchmark: str, figures: Iterable[Row | str], asked: argparse.Namespace
     if asked.toy:
         print("toy sizes: they prove only that it runs")
     if asked.json:
-        for row in rows:
-            print(json.dumps({"benchmark": benchmark, **asdict(row), **where}))
+        print_figures(benchmark, [each for row in rows for each in row.figures()], where)
 
 
 def _all(asked: argparse.Namespace, dead_after_s: float) -> Iterator[Row | str]:

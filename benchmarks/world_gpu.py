@@ -18,13 +18,13 @@ import contextlib
 import os
 import random
 import signal
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from meters import SEED
 from ranks import Rank
 from world_death import KILL_MEDIAN_S, KILL_P95_S, LIMIT_S, Row, tell
 from world_gpu_member import WHAT, Ended, GpuMember, equip, free_bytes
@@ -77,11 +77,12 @@ def end(one: Rank) -> None:
 def deaths(here: GpuMember, ways: Sequence[str], count: int, held_gb: float) -> Iterator[str | Row]:
     """Kill `count` peers in each way, in turns."""
     seen: dict[str, list[tuple[float, float]]] = {what: [] for what in ways}
+    moments = random.Random(SEED)
     with Victims(count * len(ways), round(held_gb * GB)) as victims:
         for number in range(count):
             for what in ways:
                 # Every other one within the first transfers, which make NCCL's connections.
-                after_s = random.uniform(*((0.1, 0.5) if number % 2 else (0.0, 0.1)))
+                after_s = moments.uniform(*((0.1, 0.5) if number % 2 else (0.0, 0.1)))
                 seen[what].append(death(here, victims.next(), what, after_s))
     for what, times in seen.items():
         case = f"{held_gb:g} GB on the GPU, killed, {_case(what)}"
@@ -153,7 +154,7 @@ def stops(here: GpuMember, count: int, dead_after_s: float) -> Iterator[Row]:
     yield Row.of(f"{case}: raised after that", raised_s, (None, None))
 
 
-def joins(here: GpuMember, there: Rank, count: int) -> Iterator[str]:
+def joins(here: GpuMember, there: Rank, count: int) -> Iterator[str | Row]:
     """Join and leave worlds one after the other, and tell what stays of them."""
     took_s = []
     for number in range(count + 1):
@@ -164,10 +165,8 @@ def joins(here: GpuMember, there: Rank, count: int) -> Iterator[str]:
         if number == 0:
             before = settled(here)
     first, *others = took_s
-    yield (
-        f"a join takes {statistics.median(others) * 1e3:.0f} ms, {max(others) * 1e3:.0f} at most "
-        f"(n = {count}); the first one of two processes {first * 1e3:.0f}"
-    )
+    yield Row.of("a join of two processes", others, (None, None))
+    yield Row.of("the first join of two processes", [first], (None, None))
     yield f"of {count} more worlds stay: {_difference(before, settled(here))}"
 
 

@@ -16,7 +16,6 @@ streams to the same receiver, and how much that stream loses. Needs torch for Gl
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import socket
@@ -29,6 +28,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from figures import OURS, Figure, print_figures
 from meters import machine
 from peers.gloo import why_absent
 from ranks import Rank
@@ -36,6 +36,12 @@ from ranks import Rank
 SIZES = {"4 KB": 4_000, "40 KB": 40_000, "400 KB": 400_000, "4 MB": 4_000_000, "64 MB": 64_000_000}
 SENDERS_MAX = 3
 WORLD_WAYS = ("tcp", "shared_memory", "auto", "alloc")
+WAY_WORDS = {
+    "tcp": "over TCP",
+    "shared_memory": "in shared memory",
+    "auto": "as chosen",
+    "alloc": "given away",
+}
 BOUND_OF = {"tcp": "raw tcp", "shared_memory": "raw memory"}
 KIND_OF = {
     **dict.fromkeys(("raw tcp", "raw memory"), "raw"),
@@ -163,20 +169,27 @@ class Case:
             text += f"  {self._verdict(way):14} CPU us: receiver {cpu[0]:8,.1f}"
             yield f"{text}, sender {cpu[1]:8,.1f} {self._cpu_verdict(way, max(cpu))}".rstrip()
 
-    def records(self) -> Iterator[dict[str, Any]]:
-        for result in self.results.values():
-            yield {
-                "benchmark": "worlds",
-                "size_bytes": SIZES[self.size],
-                "senders": self.senders,
-                "way": result.way,
-                "carried_by": result.carried_by,
-                "of_bound": self.of_bound(result.way),
-                "times_gloo": self.times_gloo(result.way),
-                "bytes_per_s": [round(each) for each in result.bytes_per_s],
-                "receiver_cpu_us": [round(each, 3) for each in result.receiver_cpu_us],
-                "sender_cpu_us": [round(each, 3) for each in result.sender_cpu_us],
-            }
+    def figures(self) -> Iterator[Figure]:
+        """A case for each way of a world, beside Gloo; the bound is that of what carries it."""
+        title, gloo = f"{self.senders} to 1, {self.size}", self.results.get("gloo")
+        for way in (each for each in self.results if KIND_OF[each] == "worlds"):
+            case = f"{title}, {WAY_WORDS[way]}"
+            ours = self.results[way]
+            bound = self.results.get(BOUND_OF.get(ours.carried_by, ""))
+            times = TIMES_GLOO_MIN.get(way, {}).get(self.size) if self.senders == 1 else None
+            goal = times * statistics.median(gloo.bytes_per_s) if times and gloo else None
+            bound_per_s = statistics.median(bound.bytes_per_s) if bound else None
+            yield _rate(case, OURS, ours, bound=bound_per_s, goal=goal)
+            if gloo:
+                yield _rate(case, "Gloo", gloo, bound=bound_per_s)
+            if (most_us := CPU_US_MAX.get(self.size)) is not None:
+                for end, cpu_us in (
+                    ("receiver", ours.receiver_cpu_us),
+                    ("sender", ours.sender_cpu_us),
+                ):
+                    samples, goal_s = tuple(each / 1e6 for each in cpu_us), most_us / 1e6
+                    what = f"{case}: CPU of the {end} for a message"
+                    yield Figure(case=what, unit="s", samples=samples, goal=goal_s)
 
     def of_bound(self, way: str) -> float | None:
         """The share of what the same kind of transport can carry at all."""
@@ -234,7 +247,7 @@ def waiting(contenders: Contenders, sizes: Sizes) -> Iterator[dict[str, Any]]:
         if kind == "gloo" and kind not in contenders.ways:
             continue
         share = contenders.do(kind, 2, "wait", way=way, wait_s=sizes.wait_s)[0]
-        yield {"benchmark": "worlds: waiting", "way": way, "wait_s": sizes.wait_s, "core": share}
+        yield {"way": way, "wait_s": sizes.wait_s, "core": share}
 
 
 def joining(contenders: Contenders, sizes: Sizes) -> Iterator[dict[str, Any]]:
@@ -247,7 +260,7 @@ def joining(contenders: Contenders, sizes: Sizes) -> Iterator[dict[str, Any]]:
             "streams": streams,
         }
         seen, _, taken_s = contenders.do("worlds", 3, "join", **plan)
-        record = {"benchmark": "worlds: joining", "streams": streams, "joins_s": taken_s}
+        record = {"streams": streams, "joins_s": taken_s}
         if streams:  # the windows with a join and those without take turns
             rates, gaps_s = seen["bytes_per_s"], seen["longest_gap_s"]
             beside, between = statistics.median(rates[::2]), statistics.median(rates[1::2])
@@ -284,6 +297,28 @@ def joining_line(record: dict[str, Any]) -> str:
     )
 
 
+def _rate(case: str, by: str, result: Result, **limits: float | None) -> Figure:
+    samples = tuple(result.bytes_per_s)
+    return Figure(case=case, by=by, unit="bytes/s", samples=samples, is_more_better=True, **limits)
+
+
+def waiting_figure(record: dict[str, Any]) -> Figure:
+    is_gloo = record["way"] == "gloo"
+    by = "Gloo" if is_gloo else OURS if record["way"] == "awaited" else f"{OURS}, blocking"
+    goal = None if is_gloo else WAITING_SHARE_MAX
+    case = "waiting for a message, of a core"
+    return Figure(case=case, by=by, unit="share", samples=(record["core"],), goal=goal)
+
+
+def joining_figures(record: dict[str, Any]) -> Iterator[Figure]:
+    case = "a join beside a stream" if record["streams"] else "a join with nothing else"
+    samples, goal_s = tuple(record["joins_s"]), JOIN_MS_MAX / 1e3
+    yield Figure(case=case, unit="s", samples=samples, goal=goal_s)
+    if not math.isnan(lost := record.get("lost", math.nan)):
+        case = "what the stream loses in windows with a join"
+        yield Figure(case=case, unit="share", samples=(lost,), goal=JOIN_LOSS_MAX)
+
+
 def _word(holds: bool) -> str:
     return "ok" if holds else "OVER"
 
@@ -303,21 +338,21 @@ def main() -> int:
     print(", ".join(f"{what} {value}" for what, value in where.items()))
     if missing:
         print(f"gloo: {missing}")
-    records: list[dict[str, Any]] = []
+    figures: list[Figure] = []
     with Contenders(["raw", "worlds"] if missing else ["raw", "gloo", "worlds"]) as contenders:
         for case in messages(contenders, sizes, asked):
             print("\n".join(case.lines()), flush=True)
-            records += case.records()
+            figures += case.figures()
         for record in waiting(contenders, sizes):
             print(waiting_line(record), flush=True)
-            records.append(record)
+            figures.append(waiting_figure(record))
         for record in joining(contenders, sizes):
             print(joining_line(record), flush=True)
-            records.append(record)
+            figures += joining_figures(record)
     if asked.toy:
         print("toy sizes in one round: they prove only that it runs")
     if asked.json:
-        print("\n".join(json.dumps(record | where | {"at_s": time.time()}) for record in records))
+        print_figures("worlds", figures, where)
     return 0
 
 

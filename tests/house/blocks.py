@@ -18,7 +18,6 @@ WORLDS = "tests/process/test_worlds_docs.py"
 CLAIMS = {
     ("README.md", "sh"): "tests/house/readme.py",
     ("README.md", "python"): PROGRAMS,
-    ("docs/benchmarks.md", "sh"): "tests/unit/test_collectives_table.py",
     ("docs/get-started/first-broadcast.md", "python"): PROGRAMS,
     ("docs/get-started/first-pipeline.md", "python"): SERVE,
     ("docs/get-started/first-reduce.md", "python"): PROGRAMS,
@@ -36,6 +35,7 @@ CLAIMS = {
     ("docs/how-to/use-the-store-without-ray.md", "python"): PROGRAMS,
     ("docs/how-to/write-async-code.md", "python"): PROGRAMS,
     ("docs/internals/mistakes.md", "python"): "tests/mistakes.py",
+    ("docs/internals/performance/methodology.md", "sh"): "tests/unit/test_collectives_table.py",
     ("docs/how-to/choose-memory-and-spilling.md", "console"): OPERATE,
     ("docs/operate/alerts.md", "console"): OPERATE,
     ("docs/operate/alerts.md", "yaml"): OPERATE,

@@ -49,7 +49,8 @@ def test_the_lines_of_the_goals_keep_their_numbers() -> None:
 
 
 def test_the_commands_of_the_page_say_what_to_play(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "internals/performance/methodology.md").read_text()
     (block,) = re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S)
     for command in block.splitlines():
         sudo, python, program, *arguments = shlex.split(command, comments=True)

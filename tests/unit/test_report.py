@@ -155,8 +155,9 @@ def test_of_two_lines_for_the_same_the_later_one_counts() -> None:
     ("line", "complaint"),
     [
         ("{broken", "lines:1: begins like a record and is no JSON"),
-        ('{"benchmark": "death"}', "lines:1: its benchmark is 'death'; only collectives, training"),
+        ('{"benchmark": "death"}', "lines:1: its benchmark is 'death', and it is no figure"),
         ("{}", "lines:1: its benchmark is None"),
+        ('{"benchmark": "small", "unit": "s"}', "lines:1: it has no field"),
         (rounds(1, 1.0, application=3), "its field application is 3, not text"),
         (rounds(1, 1.0, peer=None), "it has no field peer"),
         (rounds(1, 1.0, nodes="8"), "its field nodes is '8', not a number"),
