@@ -8,7 +8,7 @@
         node.log        the node's log; also in Ray's directory of logs, by this directory's name
 
 If a node has died alone, the next process starts it under the same lock with the next incarnation.
-The first start in a cluster fixes the cluster's options: Ray's key-value store keeps them.
+The first start in a cluster fixes the cluster's options (agreement.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import ray
 
@@ -40,9 +39,9 @@ from hoplite_ray.errors import (
     HopliteError,
     NodeLostError,
     UnauthenticatedError,
-    WireVersionMismatchError,
 )
 from hoplite_ray.plugin.node import rails
+from hoplite_ray.plugin.node.agreement import agree
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
 
@@ -125,20 +124,13 @@ def ensure_node(
         rails.choose(asked.rails, seams.node_address(), interfaces())
     if asked.data_tls == "on":
         Tls.for_data()
-    fixed = _agree(values, asked, origins or {})
+    fixed = agree(values, asked, origins or {})
     try:
         return _settle(place, lost, lambda: _start(place, values, fixed))
     except ValueError as error:
         if lost is None:
             raise
         raise NodeLostError(f"the node has died, and can't start again: {error}") from error
-
-
-def has_data_tls(asked: Config) -> bool:
-    """Return True if this cluster's nodes encrypt data, or if a start with `asked` makes them."""
-    stored = table.KeyValues(ray.get_runtime_context().gcs_address).read("options")
-    fixed = json.loads(stored)["options"] if stored else asked.explicit()
-    return bool(fixed.get("data_tls") == "on")
 
 
 def _settle(
@@ -186,43 +178,6 @@ def _refuse_others(directory: Path) -> None:
         raise UnauthenticatedError(
             f"{directory} was made by user {owner}, this process is of user {os.getuid()}: remove "
             "it, and start Ray with a --temp-dir in a directory that is closed to others"
-        )
-
-
-def _agree(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) -> Config:
-    """Fix the cluster's options, or compare `asked` with the fixed ones."""
-    wanted = asked.explicit()
-    stored = values.read("options")
-    if stored is None:
-        own = {
-            "job": seams.this_job(),
-            "user": os.getuid(),
-            "wire": _native.WIRE_VERSION,
-            "origins": dict(origins),
-        }
-        stored = values.put_if_absent("options", json.dumps({"options": wanted, **own}).encode())
-    first = json.loads(stored)
-    _refuse_unlike(first)
-    fixed: dict[str, object] = first["options"]
-    for name, value in wanted.items():
-        if fixed.get(name) != value:
-            present = f"{name}={fixed[name]}" if name in fixed else f"the default {name}"
-            raise ValueError(
-                f"this job asks for {name}={value}, but this cluster's nodes run with {present}, "
-                f"as the first job has fixed it: {first['job']} of user {first['user']}; "
-                f"leave {name} out, or restart the Ray cluster"
-            )
-    return Config.from_options(fixed)
-
-
-def _refuse_unlike(first: dict[str, Any]) -> None:
-    """Refuse another wire version: in one view, such nodes would end each other's lives."""
-    wire = first.get("wire", 1)  # 1 for releases that write none
-    if wire != _native.WIRE_VERSION:
-        raise WireVersionMismatchError(
-            f"this process has wire version {_native.WIRE_VERSION}, but this cluster's nodes run "
-            f"with {wire}, as the first job has fixed it: {first['job']} of user {first['user']}; "
-            "install one release of hoplite_ray for all, or restart the Ray cluster"
         )
 
 
