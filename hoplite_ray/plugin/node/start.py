@@ -31,17 +31,11 @@ import ray
 
 from hoplite_ray import _native
 from hoplite_ray.base.files import replace_file
-from hoplite_ray.base.interfaces import interfaces
 from hoplite_ray.base.locks import HeldError, hold, try_hold
-from hoplite_ray.config import Config, Memory, describe_small_arena, ray_arena_bytes
-from hoplite_ray.control.tls import Tls
-from hoplite_ray.errors import (
-    HopliteError,
-    NodeLostError,
-    UnauthenticatedError,
-)
+from hoplite_ray.config import Config, describe_small_arena
+from hoplite_ray.errors import HopliteError, NodeLostError, UnauthenticatedError
 from hoplite_ray.plugin.node import rails
-from hoplite_ray.plugin.node.agreement import agree
+from hoplite_ray.plugin.node.agreement import Agreement, agree
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
 
@@ -108,11 +102,12 @@ def ensure_node(
     The caller knows that `lost` is dead. `origins` says where each option in `asked` is from; the
     command `hoplite-ray options` shows it.
 
-    Raises: ValueError if `asked` differs from the cluster's options; ControlError if it asks for
-            data_tls without Ray's TLS settings; UnauthenticatedError if another user has made the
-            directory, or started Ray here; WireVersionMismatchError if the cluster's nodes are of
-            another release; NodeLostError if the node does not start, with its own last words, or
-            if there is no room for it in place of `lost`.
+    Raises: ValueError if `asked` differs from the cluster's options, or if this machine lacks what
+            they need; ControlError if data_tls is on without Ray's TLS settings;
+            UnauthenticatedError if another user has made the directory, or started Ray here;
+            WireVersionMismatchError if the cluster's nodes are of another release; NodeLostError if
+            the node does not start, with its own last words, or if there is no room for it in place
+            of `lost`.
     """
     _refuse_guests(seams.raylet_user())
     place.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -120,13 +115,9 @@ def ensure_node(
     place.directory.chmod(0o700)
     place.journals.mkdir(exist_ok=True, mode=0o700)
     values = table.KeyValues(ray.get_runtime_context().gcs_address)
-    if asked.rails is not None:  # a mistake must not become the cluster's
-        rails.choose(asked.rails, seams.node_address(), interfaces())
-    if asked.data_tls == "on":
-        Tls.for_data()
-    fixed = agree(values, asked, origins or {})
+    agreement = agree(values, asked, origins or {})
     try:
-        return _settle(place, lost, lambda: _start(place, values, fixed))
+        return _settle(place, lost, lambda: _start(place, values, agreement))
     except ValueError as error:
         if lost is None:
             raise
@@ -181,25 +172,22 @@ def _refuse_others(directory: Path) -> None:
         )
 
 
-def _start(place: NodePlace, values: table.KeyValues, options: Config) -> RunningNode:
+def _start(place: NodePlace, values: table.KeyValues, agreement: Agreement) -> RunningNode:
+    options, resources = agreement.options, agreement.find_resources()
     incarnation = _next_life(place.directory)
     secret_file = place.directory / "secret"
     replace_file(secret_file, values.put_if_absent("secret", secrets.token_hex(32).encode()))
-    memory = Memory.read()
-    size_bytes = ray_arena_bytes(options, memory)
-    rays_address = seams.node_address()
-    chosen = rails.choose(options.rails, rays_address, interfaces())
     command = [
         *(sys.executable, "-m", "hoplite_ray.node"),
         *("--directory", str(place.directory)),
-        *(word for rail in chosen for word in ("--listen", rail.listen)),
-        *("--control", rails.with_port(rays_address, 0)),
+        *(word for rail in resources.rails for word in ("--listen", rail.listen)),
+        *("--control", rails.with_port(seams.node_address(), 0)),
         *("--node-id", str(node_number(place.ray_node_id))),
         *("--incarnation", str(incarnation)),
         *("--secret-file", str(secret_file)),
         *("--gcs-address", ray.get_runtime_context().gcs_address),
         *("--watch-pid", str(seams.raylet_pid())),
-        *("--arena-bytes", str(size_bytes)),
+        *("--arena-bytes", str(resources.arena_bytes)),
     ]
     for name, value in options.explicit().items():
         if name == "spill_directory":
@@ -209,10 +197,10 @@ def _start(place: NodePlace, values: table.KeyValues, options: Config) -> Runnin
     node = _run(place, command)
     with _log(place).open("a") as log:
         now = time.strftime("%Y-%m-%d %H:%M:%S,000")
-        for rail in chosen:
+        for rail in resources.rails:
             text = f"rail at {rail.address} of {rail.why}"
             log.write(f"{now} level=INFO logger=hoplite_ray.start {text}\n")
-        if small := describe_small_arena(options, memory, size_bytes):
+        if small := describe_small_arena(options, resources.memory, resources.arena_bytes):
             log.write(f"{now} level=WARNING logger=hoplite_ray.start {small}\n")
             _logger.warning("%s", small)
     return node
