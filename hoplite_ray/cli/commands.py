@@ -1,4 +1,4 @@
-"""The commands status, objects, drain and dashboard. Each returns its exit status."""
+"""The commands status, objects, drain, dashboard and alerts. Each returns its exit status."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hoplite_ray.cli.cluster.tables import columns, size
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError, HopliteError
 from hoplite_ray.metrics import dashboards
+from hoplite_ray.metrics.alerts import rules
 
 
 class NoServeError(HopliteError):
@@ -114,6 +115,12 @@ def dashboard(asked: argparse.Namespace) -> int:
             ) from None
         made = dashboards.dashboard(PANELS, "hoplite_ray serving")
     _print(json.dumps(made, indent=1))
+    return 0
+
+
+def alerts(asked: argparse.Namespace) -> int:
+    """Print the file of alert rules; it is the same for every cluster."""
+    _print(rules())
     return 0
 
 
