@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hoplite_ray.cli.cluster.places import Cluster
@@ -146,6 +146,7 @@ def _status_json(cluster: Cluster, seen: Survey) -> dict[str, Any]:
                 "incarnation": node.incarnation,
                 "control": node.control,
                 "rails": list(node.rails),
+                "ray_node_id": node.ray_node_id,
                 "directory": str(node.directory) if node.directory else None,
                 "pid": node.pid,
                 "healthy": node.is_healthy,
@@ -154,6 +155,10 @@ def _status_json(cluster: Cluster, seen: Survey) -> dict[str, Any]:
                 **dict(sorted(node.counters.items())),
             }
             for node in seen.nodes
+        ],
+        "ray_nodes": [
+            {**asdict(each), "node_id": f"{each.node_id:x}" if each.node_id else None}
+            for each in seen.ray_nodes
         ],
     }
 
@@ -192,6 +197,21 @@ def _own_memory(seen: Survey) -> str:
     return columns(("NODE", *_OWN), rows, right=frozenset(_OWN))
 
 
+def _on_ray(seen: Survey) -> str:
+    """The table of the Ray nodes and their machines; a Ray node that has no node shows a dash."""
+    rows = [
+        [
+            f"{each.node_id:x}" if each.node_id else "-",
+            each.ray_node_id,
+            each.address,
+            each.hostname,
+            "yes" if each.alive else "no",
+        ]
+        for each in seen.ray_nodes
+    ]
+    return columns(("NODE", "RAY NODE", "ADDRESS", "HOST", "ALIVE"), rows, right=frozenset())
+
+
 def _status_text(cluster: Cluster, seen: Survey) -> str:
     rows = []
     for node in seen.nodes:
@@ -211,6 +231,7 @@ def _status_text(cluster: Cluster, seen: Survey) -> str:
         f"{cluster.name}: view {seen.view.epoch}, {answering} of {len(seen.nodes)} nodes answer",
         columns((*_STATUS, "WAITERS"), rows, right=_STATUS_RIGHT),
         _own_memory(seen),
+        *([_on_ray(seen)] if seen.ray_nodes else []),
     ]
     lines += [f"{node.state}: {node}: {node.why}" for node in seen.nodes if node.why]
     return "\n".join(lines)
