@@ -9,6 +9,7 @@
     hoplite-ray options           list the options of the nodes, and which job has fixed them
     hoplite-ray doctor            check this machine and its cluster, and name the next steps
     hoplite-ray dashboard         print a Grafana dashboard of all metrics
+    hoplite-ray alerts            print the alert rules of nodes and Serve pipelines
 
 Exit status: 0 all is well, 1 it is not, 2 the command line is wrong. docs/reference/cli.md has
 samples.

@@ -100,6 +100,14 @@ COMMANDS = (
         "Print a Grafana dashboard, which Grafana imports as JSON. It asks no node.",
         "hoplite-ray dashboard > hoplite.json",
     ),
+    Command(
+        "alerts",
+        commands.alerts,
+        "print the alert rules of nodes and Serve pipelines",
+        "Print the alert rules of nodes and Serve pipelines, as a file for Prometheus.\n"
+        "It asks no node.",
+        "hoplite-ray alerts > hoplite.yaml",
+    ),
 )
 
 
@@ -137,7 +145,7 @@ def parser() -> argparse.ArgumentParser:
                 action="store_true",
                 help="make the dashboard of Serve stages instead of the nodes'",
             )
-        else:
+        elif command.name != "alerts":
             _add_where(sub)
             _add_options(sub, command.name)
     return whole

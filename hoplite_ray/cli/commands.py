@@ -1,4 +1,4 @@
-"""The commands status, objects, drain and dashboard. Each returns its exit status."""
+"""The commands status, objects, drain, dashboard and alerts. Each returns its exit status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hoplite_ray.cli.cluster.places import Cluster
@@ -15,6 +15,7 @@ from hoplite_ray.cli.cluster.tables import columns, size
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError, HopliteError
 from hoplite_ray.metrics import dashboards
+from hoplite_ray.metrics.alerts import rules
 
 
 class NoServeError(HopliteError):
@@ -119,6 +120,12 @@ def dashboard(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def alerts(asked: argparse.Namespace) -> int:
+    """Print the file of alert rules; it is the same for every cluster."""
+    _print(rules())
+    return 0
+
+
 def _find_node(seen: Survey, name: str) -> NodeReport:
     begin = name.lower()
     exact = [node for node in seen.nodes if name == node.control or begin == f"{node.node_id:x}"]
@@ -141,6 +148,7 @@ def _status_json(cluster: Cluster, seen: Survey) -> dict[str, Any]:
                 "incarnation": node.incarnation,
                 "control": node.control,
                 "rails": list(node.rails),
+                "ray_node_id": node.ray_node_id,
                 "directory": str(node.directory) if node.directory else None,
                 "pid": node.pid,
                 "healthy": node.is_healthy,
@@ -149,6 +157,10 @@ def _status_json(cluster: Cluster, seen: Survey) -> dict[str, Any]:
                 **dict(sorted(node.counters.items())),
             }
             for node in seen.nodes
+        ],
+        "ray_nodes": [
+            {**asdict(each), "node_id": f"{each.node_id:x}" if each.node_id else None}
+            for each in seen.ray_nodes
         ],
     }
 
@@ -191,6 +203,21 @@ def _own_memory(seen: Survey) -> str:
     return columns(("NODE", *_OWN), rows, right=frozenset(_OWN))
 
 
+def _on_ray(seen: Survey) -> str:
+    """The table of the Ray nodes and their machines; a Ray node that has no node shows a dash."""
+    rows = [
+        [
+            f"{each.node_id:x}" if each.node_id else "-",
+            each.ray_node_id,
+            each.address,
+            each.hostname,
+            "yes" if each.alive else "no",
+        ]
+        for each in seen.ray_nodes
+    ]
+    return columns(("NODE", "RAY NODE", "ADDRESS", "HOST", "ALIVE"), rows, right=frozenset())
+
+
 def _status_text(cluster: Cluster, seen: Survey) -> str:
     rows = []
     for node in seen.nodes:
@@ -210,6 +237,7 @@ def _status_text(cluster: Cluster, seen: Survey) -> str:
         f"{cluster.name}: view {seen.view.epoch}, {answering} of {len(seen.nodes)} nodes answer",
         columns((*_STATUS, "WAITERS"), rows, right=_STATUS_RIGHT),
         _own_memory(seen),
+        *([_on_ray(seen)] if seen.ray_nodes else []),
     ]
     lines += [f"{node.state}: {node}: {node.why}" for node in seen.nodes if node.why]
     return "\n".join(lines)

@@ -137,12 +137,18 @@ def test_a_node_is_drained_or_says_what_it_still_holds(cluster: MakeNodes) -> No
         assert shape(said) == shape(told)
 
 
-def test_the_dashboard_is_written_where_the_page_says(tmp_path: Path) -> None:
-    line, _ = command("dashboard")
+@pytest.mark.parametrize(
+    ("verb", "file", "part"),
+    [("dashboard", "hoplite.json", '"panels"'), ("alerts", "hoplite.yaml", "rules:")],
+)
+def test_a_file_is_written_where_the_page_says(
+    tmp_path: Path, verb: str, file: str, part: str
+) -> None:
+    line, _ = command(verb)
     folder = str(Path(sys.executable).parent)
     path = os.pathsep.join([folder, os.environ["PATH"]])
     subprocess.run(["bash", "-c", line], cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
-    assert '"panels"' in (tmp_path / "hoplite.json").read_text()
+    assert part in (tmp_path / file).read_text()
 
 
 def test_all_commands_of_the_page_are_run_here() -> None:
@@ -155,6 +161,7 @@ def test_all_commands_of_the_page_are_run_here() -> None:
         "drain",
         "doctor",
         "dashboard",
+        "alerts",
         "options",  # of Ray: in tests/ray/test_command.py
     }
     page = PAGE.read_text()

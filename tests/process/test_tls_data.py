@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.x509 import load_der_x509_certificate, load_pem_x509_certificate
 
 from hoplite_ray.errors import NodeLostError, ObjectLostError
 from hoplite_ray.launch import NodeProcess
@@ -209,6 +210,73 @@ def test_a_node_unlike_the_others_may_not_join(
         nodes.add(options=options)
     assert f"it has data_tls {theirs}" in log(nodes.processes[0])
     nodes.view(0, size=2)
+
+
+def serial_at(nodes: Nodes, rank: int, settings: dict[str, str]) -> int:
+    """The serial number of the certificate that a node shows for its control calls."""
+    address, _, port = nodes.processes[rank].control.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(settings["RAY_TLS_SERVER_CERT"], settings["RAY_TLS_SERVER_KEY"])
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((address, int(port)), WAIT_S) as plain,
+        context.wrap_socket(plain) as secure,
+    ):
+        shown = secure.getpeercert(binary_form=True)
+    assert shown is not None
+    return load_der_x509_certificate(shown).serial_number
+
+
+def serial_of(settings: dict[str, str]) -> int:
+    file = Path(settings["RAY_TLS_SERVER_CERT"])
+    return load_pem_x509_certificate(file.read_bytes()).serial_number
+
+
+def share(nodes: Nodes) -> None:
+    """Bring an object of each living node to the others, over data connections."""
+    nodes.meet()
+    ranks = nodes.ranks()
+    assert len(ranks) == 2
+    for giver, taker in (ranks, ranks[::-1]):
+        array = numbers(MIB, seed=len(nodes.processes))
+        np.testing.assert_array_equal(nodes.get(taker, nodes.put(giver, array)), array)
+
+
+def restart_one_by_one(nodes: Nodes) -> None:
+    for rank in nodes.ranks():
+        nodes.stores[rank].close()
+        nodes.processes[rank].stop()
+        nodes.add()
+        share(nodes)
+
+
+def test_renewed_files_count_from_the_next_life_on(
+    authority: Authority, certified: None, cluster: MakeNodes
+) -> None:
+    nodes = cluster(2, options=ON)
+    renewed = serial_of(settings := authority.certify("node", HERE))  # renewed under the nodes
+    assert serial_at(nodes, 0, settings) != renewed, "a node shows what it read at its start"
+    share(nodes)
+    restart_one_by_one(nodes)
+    assert {serial_at(nodes, rank, settings) for rank in nodes.ranks()} == {renewed}
+
+
+def test_an_authority_is_changed_in_three_rounds_while_objects_are_shared(
+    authority: Authority, certified: None, cluster: MakeNodes, tmp_path: Path
+) -> None:
+    nodes = cluster(2, options=ON)
+    ours = authority.certify("node", HERE)
+    theirs = Authority(tmp_path / "theirs").certify("node", HERE)
+    restart_one_by_one(nodes)
+    trusted, coming = (Path(each["RAY_TLS_CA_CERT"]) for each in (ours, theirs))
+    trusted.write_bytes(trusted.read_bytes() + coming.read_bytes())
+    restart_one_by_one(nodes)
+    for name in ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY"):
+        Path(theirs[name]).replace(ours[name])
+    restart_one_by_one(nodes)
+    coming.replace(trusted)
+    restart_one_by_one(nodes)
 
 
 def test_without_rays_settings_no_node_starts(monkeypatch: pytest.MonkeyPatch) -> None:

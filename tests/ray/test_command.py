@@ -56,6 +56,14 @@ def test_status_finds_the_nodes_of_the_cluster(cluster: RayCluster, everywhere: 
         directory = Path(node["directory"])
         assert json.loads((directory / "node.json").read_text())["pid"] == node["pid"]
     assert all(node["arena_bytes_used"] > 0 for node in nodes)
+    ids = {each["ray_node_id"]: each["node_id"] for each in told["ray_nodes"] if each["node_id"]}
+    assert ids == {node["ray_node_id"]: node["node_id"] for node in nodes}
+    assert {each["NodeID"] for each in ray.nodes() if each["Alive"]} == {
+        each["ray_node_id"] for each in told["ray_nodes"] if each["alive"]
+    }
+    assert {ray_node_id[-16:] for ray_node_id in ids} == {
+        Path(node["directory"]).name.rpartition("-")[2] for node in nodes
+    }
 
 
 def test_the_doctor_finds_no_fault_in_a_healthy_cluster(

@@ -35,7 +35,7 @@ def scraped(port: int) -> dict[str, float]:
     except OSError:
         return {}
     lines = re.findall(r"^(ray_hoplite_\w+)\{(.*)\} (\S+)$", text, re.M)
-    assert all('node="' in labels for _, labels, _ in lines)
+    assert all('node="' in labels and 'SessionName="' in labels for _, labels, _ in lines)
     return {name: float(value) for name, _, value in lines}
 
 

@@ -67,11 +67,16 @@ def test_raylet_pid_is_a_raylet_and_the_workers_own(cluster: RayCluster) -> None
 def test_cluster_address_and_raylets_are_known_without_joining(cluster: RayCluster) -> None:
     address = cluster.cluster.address
     assert seams.cluster_address(address) == address
-    told = {node_id: (folder, alive) for node_id, folder, alive in seams.raylets(address)}
-    assert {node_id for node_id, (_, alive) in told.items() if alive} == {
-        node["NodeID"] for node in ray.nodes() if node["Alive"]
+    told = {each.node_id: each for each in seams.raylets(address)}
+    assert {
+        (each.node_id, each.address, each.hostname) for each in told.values() if each.is_alive
+    } == {
+        (node["NodeID"], node["NodeManagerAddress"], node["NodeManagerHostname"])
+        for node in ray.nodes()
+        if node["Alive"]
     }
-    assert told[ray.get_runtime_context().get_node_id()] == (seams.ray_directory(), True)
+    here = told[ray.get_runtime_context().get_node_id()]
+    assert (here.directory, here.is_alive) == (seams.ray_directory(), True)
 
 
 def test_nodes_that_ray_does_not_drain_are_placeable(cluster: RayCluster) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.errors import SystemFailureError
+from hoplite_ray.control.client import UnreachableError
+from hoplite_ray.errors import ControlError, SystemFailureError
 from hoplite_ray.plugin.process import reaper
 from hoplite_ray.plugin.steward import publishing
 from hoplite_ray.serve import metrics
@@ -98,6 +99,45 @@ def test_metrics_go_on_after_a_counter_that_the_node_lacks(
     with pytest.raises(Enough):
         publishing.publish_always(place)
     assert len(tries) == 3
+
+
+def test_metrics_are_asked_for_with_renewed_certificates_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Enough(BaseException):
+        """Ends what is endless."""
+
+    (tmp_path / "secret").write_bytes(b"secret")
+    (tmp_path / "node.json").write_text('{"control": "127.0.0.1:1"}')
+    events: list[str] = []
+
+    class Client:
+        """Reads the TLS files when it is made, as ControlClient does."""
+
+        def __init__(self, _: bytes) -> None:
+            events.append("reads")
+            if events == ["reads", "refused", "closed", "reads"]:
+                raise ControlError("the new certificate is there, and its key is not yet")
+
+        async def stats(self, _: str) -> dict[str, int]:
+            if len(events) == 1:
+                events.append("refused")
+                raise UnreachableError("certificate has expired")
+            events.append("told")
+            if events.count("told") == 2:
+                raise Enough
+            return {}
+
+        async def close(self) -> None:
+            events.append("closed")
+
+    monkeypatch.setattr(publishing, "_Published", lambda node: SimpleNamespace(set=lambda _: None))
+    monkeypatch.setattr(publishing, "_EVERY_S", 0.0)
+    monkeypatch.setattr(publishing, "ControlClient", Client)
+    place: Any = SimpleNamespace(directory=tmp_path, ray_node_id="ab")
+    with pytest.raises(Enough):
+        publishing.publish_always(place)
+    assert events == ["reads", "refused", "closed", "reads", "reads", "told", "told"]
 
 
 def test_a_reaper_ends_as_at_a_shutdown_when_ray_is_half_gone(

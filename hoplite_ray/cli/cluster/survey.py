@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +43,7 @@ class NodeReport:
     description: pb.Description | None = None
     skew_s: float = 0.0  # of its clock, against ours
     skew_error_s: float = 0.0
+    ray_node_id: str | None = None  # None without Ray
 
     @property
     def key(self) -> NodeKey:
@@ -65,11 +66,26 @@ class NodeReport:
 
 
 @dataclass(slots=True)
+class RayNode:
+    """A Ray node, and the id of its node of hoplite_ray, if that is known."""
+
+    ray_node_id: str
+    address: str
+    hostname: str
+    alive: bool
+    node_id: int | None
+
+
+@dataclass(slots=True)
 class Survey:
-    """The newest view of any node, and a report of every node in it or otherwise known."""
+    """The newest view of any node, and a report of every node in it or otherwise known.
+
+    ray_nodes:  under Ray, every Ray node that lives, or that the nodes still have as a member.
+    """
 
     view: View
     nodes: list[NodeReport]
+    ray_nodes: list[RayNode] = field(default_factory=list)
 
     @property
     def is_healthy(self) -> bool:
@@ -103,7 +119,7 @@ async def survey(cluster: Cluster, *, timeout_s: float) -> Survey:
         _attach_place(reports, place, unheard)
     if not reports:
         reports += [_report_failure(control, error) for control, error in failures.items()]
-    return Survey(view, reports)
+    return Survey(view, reports, _ray_nodes(cluster.ray.get("raylets", ()), reports))
 
 
 async def ask_each(
@@ -199,6 +215,20 @@ def _attach_place(
     reports.append(
         NodeReport(*key, record["control"], rails, place.directory, record["pid"], state, why)
     )
+
+
+def _ray_nodes(told: Iterable[dict[str, Any]], reports: list[NodeReport]) -> list[RayNode]:
+    """Say of each report on which Ray node it is; return the Ray nodes, those with a node first."""
+    of_node = {report.node_id: report for report in reports}
+    found = []
+    for each in told:
+        report = of_node.get(each["node_id"])
+        if report is not None:
+            report.ray_node_id = each["ray_node_id"]
+        if report is not None or each["alive"]:
+            found.append(RayNode(**{**each, "node_id": report and report.node_id}))
+    order = [report.node_id for report in reports]
+    return sorted(found, key=lambda each: order.index(each.node_id) if each.node_id else len(order))
 
 
 def _report_failure(control: str, error: ControlError) -> NodeReport:

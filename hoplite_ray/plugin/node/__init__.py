@@ -2,5 +2,5 @@
 
 The room may use seams/ and the modules of `hoplite_ray` that need no Ray.
 It knows neither jobs nor handles: the options that the cluster has fixed come as an argument.
-Start with `ensure_node` in start.py.
+Start with `ensure_node` in start.py; agreement.py fixes the options.
 """

@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from hoplite_ray.errors import ControlError
+from hoplite_ray.plugin.node.start import node_number
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
 
@@ -30,7 +31,8 @@ def discover(asked: str | None) -> dict[str, Any]:
              address, ray, memory_threshold;
              secret and view (hexadecimal), None if no job has used hoplite_ray yet;
              options, and first: the job that has fixed them, its user, each option's origin;
-             directories of this user -> True if the raylet lives.
+             directories of this user -> True if the raylet lives;
+             raylets: each Ray node's id, the id of its node, its address, its host, if it lives.
     Raises:  ConnectionError if there is no cluster there; ControlError if it does not answer.
     """
     address = seams.cluster_address(asked)
@@ -45,11 +47,11 @@ def discover(asked: str | None) -> dict[str, Any]:
     stored = values.read("options")
     fixed: dict[str, Any] = json.loads(stored) if stored else {}
     raylets = seams.raylets(address)
-    alive = {node_id[-16:] for node_id, _, is_alive in raylets if is_alive}
+    alive = {each.node_id[-16:] for each in raylets if each.is_alive}
     folders = {
         folder
-        for _, ray_directory, _ in raylets
-        for folder in Path(ray_directory).glob(f"hoplite-{os.getuid()}-*")
+        for each in raylets
+        for folder in Path(each.directory).glob(f"hoplite-{os.getuid()}-*")
     }
     return {
         "address": address,
@@ -60,6 +62,16 @@ def discover(asked: str | None) -> dict[str, Any]:
         "options": fixed.get("options", {}),
         "first": {key: fixed.get(key) for key in ("job", "user", "origins")},
         "directories": {str(f): f.name.rpartition("-")[2] in alive for f in sorted(folders)},
+        "raylets": [
+            {
+                "ray_node_id": each.node_id,
+                "node_id": node_number(each.node_id),
+                "address": each.address,
+                "hostname": each.hostname,
+                "alive": each.is_alive,
+            }
+            for each in raylets
+        ],
     }
 
 

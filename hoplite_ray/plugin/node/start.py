@@ -8,7 +8,7 @@
         node.log        the node's log; also in Ray's directory of logs, by this directory's name
 
 If a node has died alone, the next process starts it under the same lock with the next incarnation.
-The first start in a cluster fixes the cluster's options: Ray's key-value store keeps them.
+The first start in a cluster fixes the cluster's options (agreement.py).
 """
 
 from __future__ import annotations
@@ -26,23 +26,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import ray
 
 from hoplite_ray import _native
 from hoplite_ray.base.files import replace_file
-from hoplite_ray.base.interfaces import interfaces
 from hoplite_ray.base.locks import HeldError, hold, try_hold
-from hoplite_ray.config import Config, Memory, describe_small_arena, ray_arena_bytes
-from hoplite_ray.control.tls import Tls
-from hoplite_ray.errors import (
-    HopliteError,
-    NodeLostError,
-    UnauthenticatedError,
-    WireVersionMismatchError,
-)
+from hoplite_ray.config import Config, describe_small_arena
+from hoplite_ray.errors import HopliteError, NodeLostError, UnauthenticatedError
 from hoplite_ray.plugin.node import rails
+from hoplite_ray.plugin.node.agreement import Agreement, agree
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
 
@@ -109,11 +102,12 @@ def ensure_node(
     The caller knows that `lost` is dead. `origins` says where each option in `asked` is from; the
     command `hoplite-ray options` shows it.
 
-    Raises: ValueError if `asked` differs from the cluster's options; ControlError if it asks for
-            data_tls without Ray's TLS settings; UnauthenticatedError if another user has made the
-            directory, or started Ray here; WireVersionMismatchError if the cluster's nodes are of
-            another release; NodeLostError if the node does not start, with its own last words, or
-            if there is no room for it in place of `lost`.
+    Raises: ValueError if `asked` differs from the cluster's options, or if this machine lacks what
+            they need; ControlError if data_tls is on without Ray's TLS settings;
+            UnauthenticatedError if another user has made the directory, or started Ray here;
+            WireVersionMismatchError if the cluster's nodes are of another release; NodeLostError if
+            the node does not start, with its own last words, or if there is no room for it in place
+            of `lost`.
     """
     _refuse_other_user(seams.raylet_user())
     place.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -121,24 +115,13 @@ def ensure_node(
     place.directory.chmod(0o700)
     place.journals.mkdir(exist_ok=True, mode=0o700)
     values = table.KeyValues(ray.get_runtime_context().gcs_address)
-    if asked.rails is not None:  # a mistake must not become the cluster's
-        rails.choose(asked.rails, seams.node_address(), interfaces())
-    if asked.data_tls == "on":
-        Tls.for_data()
-    fixed = _fix_options(values, asked, origins or {})
+    agreement = agree(values, asked, origins or {})
     try:
-        return _find_or_start(place, lost, lambda: _start(place, values, fixed))
+        return _find_or_start(place, lost, lambda: _start(place, values, agreement))
     except ValueError as error:
         if lost is None:
             raise
         raise NodeLostError(f"the node has died, and can't start again: {error}") from error
-
-
-def has_data_tls(asked: Config) -> bool:
-    """Return True if this cluster's nodes encrypt data, or if a start with `asked` makes them."""
-    stored = table.KeyValues(ray.get_runtime_context().gcs_address).read("options")
-    fixed = json.loads(stored)["options"] if stored else asked.explicit()
-    return bool(fixed.get("data_tls") == "on")
 
 
 def _find_or_start(
@@ -189,62 +172,22 @@ def _refuse_foreign_directory(directory: Path) -> None:
         )
 
 
-def _fix_options(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) -> Config:
-    """Fix the cluster's options, or compare `asked` with the fixed ones."""
-    wanted = asked.explicit()
-    stored = values.read("options")
-    if stored is None:
-        own = {
-            "job": seams.this_job(),
-            "user": os.getuid(),
-            "wire": _native.WIRE_VERSION,
-            "origins": dict(origins),
-        }
-        stored = values.put_if_absent("options", json.dumps({"options": wanted, **own}).encode())
-    first = json.loads(stored)
-    _refuse_other_version(first)
-    fixed: dict[str, object] = first["options"]
-    for name, value in wanted.items():
-        if fixed.get(name) != value:
-            present = f"{name}={fixed[name]}" if name in fixed else f"the default {name}"
-            raise ValueError(
-                f"this job asks for {name}={value}, but this cluster's nodes run with {present}, "
-                f"as the first job has fixed it: {first['job']} of user {first['user']}; "
-                f"leave {name} out, or restart the Ray cluster"
-            )
-    return Config.from_options(fixed)
-
-
-def _refuse_other_version(first: dict[str, Any]) -> None:
-    """Refuse another wire version: in one view, such nodes would take each other for dead."""
-    wire = first.get("wire", 1)  # 1 for releases that write none
-    if wire != _native.WIRE_VERSION:
-        raise WireVersionMismatchError(
-            f"this process has wire version {_native.WIRE_VERSION}, but this cluster's nodes run "
-            f"with {wire}, as the first job has fixed it: {first['job']} of user {first['user']}; "
-            "install one release of hoplite_ray for all, or restart the Ray cluster"
-        )
-
-
-def _start(place: NodePlace, values: table.KeyValues, options: Config) -> RunningNode:
+def _start(place: NodePlace, values: table.KeyValues, agreement: Agreement) -> RunningNode:
+    options, resources = agreement.options, agreement.find_resources()
     incarnation = _next_incarnation(place.directory)
     secret_file = place.directory / "secret"
     replace_file(secret_file, values.put_if_absent("secret", secrets.token_hex(32).encode()))
-    memory = Memory.read()
-    size_bytes = ray_arena_bytes(options, memory)
-    rays_address = seams.node_address()
-    chosen = rails.choose(options.rails, rays_address, interfaces())
     command = [
         *(sys.executable, "-m", "hoplite_ray.node"),
         *("--directory", str(place.directory)),
-        *(word for rail in chosen for word in ("--listen", rail.listen)),
-        *("--control", rails.with_port(rays_address, 0)),
+        *(word for rail in resources.rails for word in ("--listen", rail.listen)),
+        *("--control", rails.with_port(seams.node_address(), 0)),
         *("--node-id", str(node_number(place.ray_node_id))),
         *("--incarnation", str(incarnation)),
         *("--secret-file", str(secret_file)),
         *("--gcs-address", ray.get_runtime_context().gcs_address),
         *("--watch-pid", str(seams.raylet_pid())),
-        *("--arena-bytes", str(size_bytes)),
+        *("--arena-bytes", str(resources.arena_bytes)),
     ]
     for name, value in options.explicit().items():
         if name == "spill_directory":
@@ -254,10 +197,10 @@ def _start(place: NodePlace, values: table.KeyValues, options: Config) -> Runnin
     node = _spawn(place, command)
     with _link_log(place).open("a") as log:
         now = time.strftime("%Y-%m-%d %H:%M:%S,000")
-        for rail in chosen:
+        for rail in resources.rails:
             text = f"rail at {rail.address} of {rail.why}"
             log.write(f"{now} level=INFO logger=hoplite_ray.start {text}\n")
-        if small := describe_small_arena(options, memory, size_bytes):
+        if small := describe_small_arena(options, resources.memory, resources.arena_bytes):
             log.write(f"{now} level=WARNING logger=hoplite_ray.start {small}\n")
             _logger.warning("%s", small)
     return node

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -251,13 +252,30 @@ def cluster_address(asked: str | None) -> str:
     return str(services.canonicalize_bootstrap_address(asked or "auto"))
 
 
-def raylets(address: str) -> list[tuple[str, str, bool]]:
-    """Return (Ray node id, Ray directory, is alive) of every raylet that the cluster has had."""
+@dataclass(frozen=True, slots=True)
+class Raylet:
+    """One Ray node, in Ray's words."""
+
+    node_id: str
+    directory: str  # of Ray's session there
+    address: str
+    hostname: str
+    is_alive: bool
+
+
+def raylets(address: str) -> list[Raylet]:
+    """Return every raylet that the cluster has had."""
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     nodes = GcsClient(address=address).get_all_node_info()
     return [
-        (node_id.hex(), info.session_dir, info.state == info.ALIVE)
+        Raylet(
+            node_id.hex(),
+            info.session_dir,
+            info.node_manager_address,
+            info.node_manager_hostname,
+            info.state == info.ALIVE,
+        )
         for node_id, info in nodes.items()
     ]
 

@@ -30,13 +30,18 @@ def publish_always(place: NodePlace) -> None:
 
 async def _publish_always(place: NodePlace) -> None:
     published = _PublishedCounters(f"{node_number(place.ray_node_id):x}")
-    calls = ControlClient((place.directory / "secret").read_bytes().strip())
+    calls: ControlClient | None = None
     while True:
         try:
+            if calls is None:
+                calls = ControlClient((place.directory / "secret").read_bytes().strip())
             record = json.loads((place.directory / "node.json").read_text())
             published.set(await calls.stats(record["control"]))
         except (HopliteError, OSError, ValueError) as error:  # between two incarnations of the node
             _logger.info("no metrics of the node now: %s", error)
+            if calls is not None:
+                await calls.close()
+            calls = None  # the next one reads the TLS files anew: they may have been renewed
         except Exception as error:  # for example, a node of another release lacks a counter
             _logger.warning("no metrics of the node now: %s: %s", type(error).__name__, error)
         await asyncio.sleep(_EVERY_S)

@@ -41,8 +41,8 @@ def needs_encryption() -> bool:
         return True
     if not is_ray_running():
         return False
-    from hoplite_ray.plugin.node import start
+    from hoplite_ray.plugin.node import agreement
     from hoplite_ray.plugin.process import job_options
     from hoplite_ray.plugin.seams import core as seams
 
-    return not seams.is_client() and start.has_data_tls(job_options.requested_config())
+    return not seams.is_client() and agreement.has_data_tls(job_options.requested_config())
