@@ -32,9 +32,13 @@ class Look:
         return asyncio.run(look_at(cluster, timeout_s=timeout_s))
 
 
-async def look_at(cluster: Cluster, *, timeout_s: float) -> Look:
-    """Like `Look.take`, but awaitable."""
-    look = Look(await survey(cluster, timeout_s=timeout_s / 2))
+async def look_at(cluster: Cluster, *, timeout_s: float, seen: Survey | None = None) -> Look:
+    """Like `Look.take`, but awaitable.
+
+    Args:    seen: an earlier survey to use again, where no node comes or goes: one call to each
+                   node instead of five.
+    """
+    look = Look(seen or await survey(cluster, timeout_s=timeout_s / 2))
     nodes = [node for node in look.seen.nodes if node.answers]
     told = await ask_each(
         cluster,
