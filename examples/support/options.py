@@ -29,7 +29,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `main` is asked for."""
+    """The arguments of `main`."""
 
     network: Any  # a Perceptron, or a TorchPerceptron
     budget: Budget

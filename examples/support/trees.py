@@ -78,7 +78,7 @@ def largest(transfers: list[dict[str, Any]], names: dict[str, str]) -> Drawn:
 
 
 async def watch(address: str) -> None:
-    """Print a line with the largest trees, again and again until nobody reads."""
+    """Print a line with the largest trees, again and again until the reader ends."""
     from hoplite_ray.cli.cluster.places import find
     from hoplite_ray.cli.cluster.survey import survey
     from hoplite_ray.cli.live.flows import look_at, transfers_of
