@@ -39,9 +39,11 @@ NODES = (8, 4)  # as many as memory allows
 NODE_BYTES = 3 * GIB // 4  # of a Ray node with its workers, both stores in use
 WORKERS, HIDDEN, BATCH, STORE_BYTES = 8, 2200, 32, GIB
 NO_NETWORK = {"--kill", "--address"}  # these options are about something else
-LIMIT_S = 180.0
+LIMIT_S = 180.0  # for all, unless the machine is busy
 SECONDS = 30.0  # of training, for each store
 END_S = 12.0  # from the end of the training to the end of all
+WITHIN_MIN_S = 75.0  # for workers and training, where a busy machine has taken the time before
+LATE_S = 45.0  # after which a training that should have ended is stopped
 STOP_S = 10.0  # for the program to end by itself after Ctrl-C, and again after another one
 
 
@@ -134,18 +136,19 @@ def over_network(options: argparse.Namespace, passed_on: list[str], began_s: flo
         )
         used_s = time.monotonic() - began_s
         print(f", after {used_s:.0f} s. Now {workers} workers.", flush=True)
+        within_s = max(WITHIN_MIN_S, LIMIT_S - END_S - used_s)
         arguments = {
             "--address": cluster.address,
             "--workers": str(workers),
             "--hidden": str(500 if options.toy else HIDDEN),
             "--batch": str(BATCH),
             "--seconds": str(options.seconds or (3.0 if options.toy else SECONDS)),
-            "--within": f"{max(1.0, LIMIT_S - END_S - used_s):.0f}",
+            "--within": f"{within_s:.0f}",
             "--link-bytes-per-s": str(bounds.payload_bytes_per_s(options.rate_mbit)),
         }
         words = [word for pair in arguments.items() for word in pair]
         command = [*network.within(0), sys.executable, str(PROGRAM), *words, *passed_on]
-        status = _played(command, cluster.environment, LIMIT_S - used_s)
+        status = _played(command, cluster.environment, within_s + LATE_S)
     took_s, command_again = time.monotonic() - began_s, again(options, nodes, passed_on)
     print(f"It took {took_s:.0f} s. Once more: {command_again}")
     return status
@@ -202,7 +205,7 @@ def _played(command: list[str], environment: dict[str, str], limit_s: float | No
         try:
             return program.wait(limit_s)
         except subprocess.TimeoutExpired:
-            print(f"the training has not ended within {limit_s:.0f} s; is the machine busy?")
+            print(f"The training has not ended within {limit_s:.0f} s. Is the machine busy?")
             return 1
         except KeyboardInterrupt:
             with suppress(subprocess.TimeoutExpired):

@@ -104,17 +104,15 @@ class Comparison:
     def play(self, judge: Judge) -> None:
         """Let the runs take turns until the budget of each is used."""
         console = Console()
-        picture = Live(
-            get_renderable=self.picture,
-            console=console,
-            refresh_per_second=REDRAWS_PER_S,
-            transient=True,
-        )
         if console.is_terminal:
-            with picture:
+            with Live(
+                get_renderable=self.picture, console=console, refresh_per_second=REDRAWS_PER_S
+            ):
                 self._play(judge, lambda line: None)
         else:
             self._play(judge, lambda line: print(line, flush=True))
+            for title, lines in self._trees.drawn.items():
+                print("\n".join([f"{title}, the last that were seen:", *lines]), flush=True)
 
     def _play(self, judge: Judge, told: Callable[[str], None]) -> None:
         most_s = (self._budget.end_s - time.monotonic()) * TRAINING_SHARE / len(self._runs)

@@ -41,11 +41,15 @@ def test_it_shows_both_rates_and_leaves_nothing_behind() -> None:
     assert "\x1b" not in text
     assert re.search(r"hoplite_ray: [\d.]+ gradients/s, step \d+, .* accuracy 0\.[5-9]", text), text
     assert re.search(r"took in [\d.]+ x as many gradients per second as plain Ray", text), text
+    assert re.search(r"seen:\nnode \d\n +└─ node \d  \d+ %", text), text
     assert left_behind(demo) == []
 
 
 @needs_root
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],  # the same removal
+)
 def test_it_removes_all_when_it_is_stopped_while_nodes_start(number: signal.Signals) -> None:
     with subprocess.Popen(
         [*COMMAND, "--network"], cwd=ROOT, stdout=subprocess.PIPE, text=True, bufsize=1

@@ -123,8 +123,8 @@ def test_a_run_in_no_terminal_is_told_in_plain_lines(
 ) -> None:
     played(clock, options(seconds=12.0))
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 12
-    assert lines[-1] == "slow: 2.0 gradients/s, step 6, 12 s, loss 0.50, accuracy 0.90"
+    assert lines[12:] == ["parameters, the last that were seen:", "node 1"]
+    assert lines[11] == "slow: 2.0 gradients/s, step 6, 12 s, loss 0.50, accuracy 0.90"
 
 
 def test_a_broadcast_is_drawn_from_its_root_and_a_reduce_to_it() -> None:
