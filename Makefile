@@ -21,9 +21,10 @@ export RAY_AUTH_MODE ?= disabled
 .PHONY: demo test verify flakes record bench results pictures docs fix fast simulate fuzz install \
   tests-built native-built clean always
 
-# The main job: asynchronous SGD with a parameter server. Options by ARGS, as in ARGS=--plain.
+# The main job: asynchronous SGD with a parameter server, as root on an emulated network.
+# Options by ARGS, as in ARGS=--loopback.
 demo: $(ready)/package $(if $(findstring --torch,$(ARGS)),$(venv)/.torch)
-	python examples/async_sgd.py $(ARGS)
+	python benchmarks/demo.py $(ARGS)
 
 # The gate: what a change can break and only this level shows. docs/internals/testing.md says more.
 test: tests-built

@@ -6,12 +6,16 @@ link is the queue that Linux gives any device, pfifo_fast of 1,000 packets; a po
 a MiB. Congestion control is pinned to cubic, because results under different ones can't be
 compared; where the machine's default is another, cubic is put on the list of those that a namespace
 may choose.
+
+Each network has a file in /run/hoplite-networks, whose lock its process holds. The next network
+removes what is left of those whose process has been killed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -24,12 +28,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from hoplite_ray.base import locks
+
 _GSO_BYTES = 32768  # largest packet handed to the shaper: what crosses a hop at once
 _BURST_BYTES = _GSO_BYTES * 3 // 2  # passes unshaped after idle time: as little as tbf can do with
 _PORT_BYTES_MAX = 1024 * 1024 + _BURST_BYTES
 _BEFORE_LOCAL = 10  # priority of a rule that drops what comes in before it is delivered
 _CONGESTION = "cubic"
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+_NAMESPACES = Path("/run/netns")  # of `ip`
+_OWNERS = Path("/run/hoplite-networks")  # shared by all that share _NAMESPACES
 _CLONE_NEWNET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _END_S = 5.0  # for what still runs in a namespace to be gone
@@ -73,15 +81,18 @@ class Network:
         self.count = count
         rates = [rate_mbit] if second_rail_mbit is None else [rate_mbit, second_rail_mbit]
         self.rates_mbit = [_of_each(count, rate) for rate in rates]  # by rail and rank
-        self._prefix = f"hop{os.getpid()}-"
+        self._prefix = f"hop{os.getpid()}-{secrets.token_hex(3)}-"
         self._namespaces: list[str] = []
+        self._owner: _Owner | None = None
 
     def __enter__(self) -> Self:
         impossible = why_impossible()
         if impossible:
             raise PermissionError(impossible)
+        remove_stale()
         self.folder = Path(tempfile.mkdtemp(prefix="hoplite-"))
         try:
+            self._owner = _Owner(self._prefix, self.folder)
             self._connect()
         except BaseException:
             self.__exit__(None, None, None)
@@ -94,11 +105,10 @@ class Network:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end_processes()
-        for name in self._namespaces:
-            _run("ip", "netns", "del", name)
+        _remove(self._namespaces, str(self.folder))
         self._namespaces.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._owner is not None:
+            self._owner.close()
 
     def __str__(self) -> str:
         rails = (sorted(set(rates)) for rates in self.rates_mbit)
@@ -228,18 +238,55 @@ class Network:
         self._namespaces.append(name)
         _run("ip", "-n", name, "link", "set", "lo", "up")
 
-    def _end_processes(self) -> None:
-        """Kill all processes in the namespaces. They are ours: no other program knows the names."""
-        limit_s = time.monotonic() + _END_S
-        while time.monotonic() < limit_s:
-            found = [_run("ip", "netns", "pids", name).split() for name in self._namespaces]
-            left = [int(pid) for pids in found for pid in pids if not _is_zombie(int(pid))]
-            if not left:
-                return
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+
+class _Owner:
+    """The mark of a network whose process lives: a locked file with the network's folder in it."""
+
+    def __init__(self, prefix: str, folder: Path) -> None:
+        _OWNERS.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = _OWNERS / f"{prefix}lock"
+        unlocked = _OWNERS / f"{prefix}new"  # `remove_stale` looks at no such file
+        unlocked.write_text(str(folder))
+        self._descriptor = os.open(unlocked, os.O_RDONLY | os.O_CLOEXEC)
+        locks.take(self._descriptor)
+        unlocked.rename(self._file)
+
+    def close(self) -> None:
+        self._file.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def remove_stale() -> None:
+    """Remove the networks whose process was killed, with all processes that still run there."""
+    for file in _OWNERS.glob("*lock"):
+        with locks.try_hold(file) as is_mine:
+            if is_mine:  # a live owner holds its own
+                prefix = file.name.removesuffix("lock")
+                names = [each.name for each in _NAMESPACES.glob(f"{prefix}*")]
+                _remove(names, file.read_text())
+                file.unlink(missing_ok=True)
+
+
+def _remove(namespaces: Sequence[str], folder: str) -> None:
+    _end_processes(namespaces)
+    for name in namespaces:
+        _run("ip", "netns", "del", name)
+    if folder:  # a file that `try_hold` has made is empty
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_processes(namespaces: Sequence[str]) -> None:
+    """Kill all processes in the namespaces. They are ours: no other program knows the names."""
+    limit_s = time.monotonic() + _END_S
+    while time.monotonic() < limit_s:
+        found = [_run("ip", "netns", "pids", name).split() for name in namespaces]
+        left = [int(pid) for pids in found for pid in pids if not has_ended(int(pid))]
+        if not left:
+            return
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
 def tool(name: str) -> str:
@@ -268,8 +315,8 @@ def _port(rank: int, rail: int) -> str:
     return f"port{rank}-{rail}"
 
 
-def _is_zombie(pid: int) -> bool:
-    """True if the process has ended and its parent has not reaped it."""
+def has_ended(pid: int) -> bool:
+    """Return whether the process has ended, also if its parent has not reaped it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,9 +1,9 @@
-"""Asynchronous SGD with a parameter server, on a Ray cluster of several nodes on this machine.
+"""Asynchronous SGD with a parameter server, on a Ray cluster of several nodes.
 
 Eight workers; the server adds up the first four gradients and hands new parameters to those four.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import ray
@@ -11,16 +11,16 @@ from support.comparison import Run, compare
 from support.digits import batches, load
 from support.killing import Roll, killing, noted, start_of_worker
 from support.leftovers import Leftovers, settled
-from support.local_cluster import local_cluster
-from support.options import parse_options
+from support.local_cluster import cluster_at
+from support.options import Options, parse_options
 
 import hoplite_ray as hop
 
-BATCH, RATE, MOMENTUM, STORE_BYTES = 64, 0.1, 0.5, 1 << 30  # on each node, ours and Ray's
+MOMENTUM, STORE_BYTES = 0.5, 1 << 30  # on each node, ours and Ray's
 
 
 class Hoplite:
-    put, wrap = hop.put, hop.array
+    title, put, wrap = "hoplite_ray", hop.put, hop.array
 
     def add(gradients: list, count: int) -> tuple[Any, list]:
         total = hop.reduce(gradients, op="sum", count=count)
@@ -28,7 +28,7 @@ class Hoplite:
 
 
 class Plain:
-    put, wrap = ray.put, lambda array: array
+    title, put, wrap = "plain Ray", ray.put, lambda array: array
 
     def add(gradients: list, count: int) -> tuple[Any, list]:
         sources, _ = ray.wait(gradients, num_returns=count)
@@ -38,8 +38,8 @@ class Plain:
 
 @ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
 class Worker:
-    def __init__(self, network: Any, data: list, seed: int, roll: Any) -> None:
-        self.network, self.batches = network, batches(*ray.get(data[0]), size=BATCH, seed=seed)
+    def __init__(self, network: Any, data: list, batch: int, seed: int, roll: Any) -> None:
+        self.network, self.batches = network, batches(*ray.get(data[0]), size=batch, seed=seed)
         start_of_worker(roll, seed)
 
     def gradient(self, params: Any, wrap: Callable) -> Any:
@@ -47,34 +47,34 @@ class Worker:
         return noted("put", wrap, self.network.gradient(params, *next(self.batches)))
 
 
-def train(store: type, workers: list, params: Any, steps: int) -> Generator[Any]:
-    """The parameter server. Yields the parameters after every step."""
+def train(store: type, workers: list, params: Any, rates: Iterable) -> Generator[Any]:
+    """The parameter server. Yields the parameters after every step, and the refs under way."""
     count, speed, shared = len(workers) // 2, params * 0, store.put(params)
     outstanding = {worker.gradient.remote(shared, store.wrap): worker for worker in workers}
-    for step in range(steps):
+    for rate in rates:
         total, sources = store.add(list(outstanding), count)
-        speed = MOMENTUM * speed - RATE * (1 - step / steps) / count * total
+        speed = MOMENTUM * speed - rate / count * total
         params = params + speed
         shared = store.put(params)
         for worker in [outstanding.pop(source) for source in sources]:
             outstanding[worker.gradient.remote(shared, store.wrap)] = worker
-        yield params
+        yield params, list(outstanding)
 
 
-def main(plain: bool, kill: bool, network, nodes: int, workers: int, steps: int, seed: int) -> int:
-    (training, test), params = load(copies=8, seed=seed), network.initial(seed=seed)
-    with local_cluster(nodes, workers, STORE_BYTES) as address:
-        ray.init(address, runtime_env={"hoplite": {"arena_bytes": STORE_BYTES}})
+def main(o: Options) -> int:
+    (training, test), params = load(copies=8, seed=o.seed), o.network.initial(seed=o.seed)
+    with cluster_at(o.address, o.nodes, o.workers, STORE_BYTES) as place:
+        ray.init(**place, runtime_env={"hoplite": {"arena_bytes": STORE_BYTES}})
         data, roll = ray.put(training), Roll.remote()
-        made = Worker.options(max_restarts=-kill, max_task_retries=-kill)  # -1: without end
-        actors = [made.remote(network, [data], rank, roll) for rank in range(workers)]
+        made = Worker.options(max_restarts=-o.kill, max_task_retries=-o.kill)  # -1: without end
+        actors = [made.remote(o.network, [data], o.batch, i, roll) for i in range(o.workers)]
         ray.get([actor.__ray_ready__.remote() for actor in actors])  # before the clocks start
-        before, stores = Leftovers.read(), [Plain] if plain else [Hoplite, Plain]
-        runs = [Run(store.__name__, train(store, actors, params, steps), steps) for store in stores]
-        with killing(roll, kill, seed=seed):
-            good = compare(runs, workers // 2, lambda params: network.accuracy(params, *test))
+        before, stores = Leftovers.read(o.address), [Hoplite, Plain][o.plain :]
+        runs = [Run(each.title, train(each, actors, params, o.rates())) for each in stores]
+        with killing(roll, o.kill, seed=o.seed):
+            good = compare(runs, o, place["address"], lambda it: o.network.judge(it, *test))
         return 0 if settled(before) and good else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(**parse_options(__doc__)))
+    raise SystemExit(main(parse_options(__doc__)))

@@ -23,7 +23,8 @@ RAY = ("ray", "serve")  # what starts Ray clusters
 WORKERS = {"process": 2 * CORES, "cluster": CORES + 1}  # tests that mostly wait
 
 # What `make test` runs of the programs; all others are run by `make verify`.
-TOYS_TESTED = ("examples/async_sgd.py", "examples/follow_a_block.py")
+# tests/ray/test_demo.py runs one more, benchmarks/demo.py.
+TOYS_TESTED = ("examples/follow_a_block.py",)
 # Seconds of each minute.
 FUZZERS = {"frame": 8, "handshake": 6, "rail": 8, "edge": 7, "tls": 6, "siege": 10}
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,14 +36,25 @@ class RayCluster:
             "PYTHONPATH": os.pathsep.join(paths),
             "RAY_AUTH_MODE": "disabled",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_enable_worker_prestart": "0",  # our workers have another environment than those
         }
         self.environment.pop("RAY_ADDRESS", None)
         self._network = network
         self._options = [f"--num-cpus={cpus}", f"--object-store-memory={store_bytes}"]
+        self._options.append(
+            "--include-log-monitor=false"
+        )  # saves a process: no driver reads the logs
 
     @classmethod
-    def start(cls, network: Network, *, store_bytes: int, cpus: int = 2) -> Self:
-        """Start the head, and then the others.
+    def start(
+        cls,
+        network: Network,
+        *,
+        store_bytes: int,
+        cpus: int = 2,
+        told: Callable[[int], None] = lambda rank: None,
+    ) -> Self:
+        """Start the head, and then the others; `told` hears of each that has started.
 
         Raises:  OSError with the last words of a node that did not start.
         Cost:    15 s for the head on an idle machine of two cores and 3 s for each other node; 200
@@ -51,9 +62,10 @@ class RayCluster:
         """
         started = cls(network, store_bytes=store_bytes, cpus=cpus)
         folder = f"--temp-dir={network.folder / 'ray'}"
-        started._start(0, ["--head", f"--port={_PORT}", "--include-dashboard=false", folder])
-        for rank in range(1, network.count):  # at once, two of them take the same socket's name
-            started._start(rank, [f"--address={started.address}"])
+        head = ["--head", f"--port={_PORT}", "--include-dashboard=false", folder]
+        for rank in range(network.count):  # at once, two of them take the same socket's name
+            started._start(rank, [f"--address={started.address}"] if rank else head)
+            told(rank)
         return started
 
     def on(self, rank: int) -> dict[str, Any]:

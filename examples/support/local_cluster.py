@@ -1,15 +1,41 @@
-"""A Ray cluster of several nodes on this machine."""
+"""A Ray cluster of several nodes on this machine, or one that runs already."""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 from ray.cluster_utils import Cluster
 
 ATTEMPTS = 3  # Ray gives a node 30 s to start; on a busy machine that is not always enough
+
+
+@contextmanager
+def cluster_at(
+    address: str | None, nodes: int, workers: int, store_bytes: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of `ray.init` for the cluster at `address`, or for one of its own."""
+    if address is None:
+        with local_cluster(nodes, workers, store_bytes) as head:
+            yield {"address": head}
+        return
+    try:
+        # Ray asks an address of the internet which one is ours, and has no answer in a namespace.
+        yield {"address": address, "_node_ip_address": _own_address(address)}
+    finally:
+        ray.shutdown()
+
+
+def _own_address(other: str) -> str:
+    """Return the address from which this machine reaches another one."""
+    host, _, port = other.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))
+        return str(probe.getsockname()[0])
 
 
 @contextmanager

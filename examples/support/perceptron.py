@@ -67,6 +67,12 @@ class Perceptron:
             error = (error @ weights.T) * (signal > 0)
         return gradient
 
-    def accuracy(self, params: np.ndarray, images: np.ndarray, labels: np.ndarray) -> float:
-        """Return the share of the images that are read right."""
-        return float(np.mean(self.forward(params, images)[-1].argmax(axis=1) == labels))
+    def judge(
+        self, params: np.ndarray, images: np.ndarray, labels: np.ndarray
+    ) -> tuple[float, float]:
+        """Return the mean cross-entropy of the images, and the share that is read right."""
+        scores = self.forward(params, images)[-1]
+        scores = scores - scores.max(axis=1, keepdims=True)
+        chosen = scores[np.arange(len(labels)), labels]
+        loss = np.mean(np.log(np.exp(scores).sum(axis=1)) - chosen)
+        return float(loss), float(np.mean(scores.argmax(axis=1) == labels))

@@ -41,7 +41,10 @@ class TorchPerceptron:
         assert params.grad is not None
         return params.grad
 
-    def accuracy(self, params: torch.Tensor, images: np.ndarray, labels: np.ndarray) -> float:
+    def judge(
+        self, params: torch.Tensor, images: np.ndarray, labels: np.ndarray
+    ) -> tuple[float, float]:
         with torch.no_grad():
-            best = self.scores(params, images).argmax(dim=1).numpy()
-        return float(np.mean(best == labels))
+            scores, digits = self.scores(params, images), torch.from_numpy(labels)
+            loss = functional.cross_entropy(scores, digits)
+            return float(loss), float((scores.argmax(dim=1) == digits).float().mean())

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import cluster
+import network
 import numpy as np
 import pytest
 from carried import OverloadError, check_carried
@@ -105,6 +106,41 @@ def test_nothing_that_runs_at_a_node_outlives_the_network() -> None:
             pass
     assert process.wait() == -9
     assert not list(Path("/run/netns").glob(f"hop{os.getpid()}-*"))
+
+
+# Lays a network, starts a process in it, says so, and waits to be killed.
+OWNER = """
+import subprocess, sys, time
+from network import Network
+with Network(1, rate_mbit=100) as network:
+    inside = subprocess.Popen([*network.within(0), "sleep", "1000"], start_new_session=True)
+    while network.processes(0) != [inside.pid]:
+        pass
+    print(inside.pid, network.folder, flush=True)
+    time.sleep(1000)
+"""
+
+
+@needs_root
+def test_the_next_network_removes_what_a_killed_one_has_left_and_no_live_one() -> None:
+    with cluster.Network(1, rate_mbit=100) as living:
+        paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", OWNER]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=os.environ | paths
+        ) as owner:
+            assert owner.stdout is not None
+            inside, folder = owner.stdout.readline().split()
+            owner.kill()
+        assert Path(folder).exists()
+        assert Path(f"/proc/{inside}").exists()
+        with cluster.Network(1, rate_mbit=100):
+            assert not Path(folder).exists()
+            assert not list(Path("/run/netns").glob(f"hop{owner.pid}-*"))
+            assert not list(Path("/run/hoplite-networks").glob(f"hop{owner.pid}-*"))
+            assert network.has_ended(int(inside))
+            assert living.processes(0) == []  # asks its namespace, which is still there
+        assert living.folder.exists()
 
 
 def test_rates_are_one_for_all_or_one_for_each() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hoplite_ray.cli.cluster.survey import NodeReport, Survey
 from hoplite_ray.cli.live.flows import Snapshot, nodes_of, transfers_of, trees_of
+from hoplite_ray.cli.live.top import tree_lines
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.view import View
 
@@ -72,3 +73,13 @@ def test_a_node_that_answers_no_more_or_lives_again_has_no_rate() -> None:
 def test_a_ring_of_two_moments_is_drawn_once() -> None:
     ring = look(10.0, (1, 2, 20), (2, 1, 10))
     assert drawn(transfers_of(ring, ring)) == [(0, "1"), (1, "2"), (2, "1")]
+
+
+def test_a_tree_is_drawn_with_names_where_there_are_any() -> None:
+    before, now = look(10.0, (1, 2, 20)), look(12.0, (1, 2, 60), (2, 3, 10))
+    [tree] = trees_of(transfers_of(before, now))
+    assert tree_lines(tree, {"1": "head"}) == [
+        "head",
+        "  └─ 2  60 %  20 B/s",
+        "    └─ 3  10 %  -",
+    ]

@@ -63,6 +63,7 @@ def machine(tmp_path: Path) -> Machine:
     made.has("apt-get", f'echo "$@" >> {tmp_path}/apt-get.log')
     made.has("sudo", '[ "$1" = -n ] && shift; exec "$@"')
     made.has("id", "echo 0")
+    made.has("tc", "exit 0")
     for compiler in ("c++", "clang++"):
         made.has(compiler, "exit 1")
     return made
@@ -83,10 +84,35 @@ def test_without_a_terminal_it_installs_at_once(machine: Machine) -> None:
     [("demo", DEMO), ("test", f"{DEMO} libgtest-dev"), ("verify", f"{DEMO} libgtest-dev clang")],
 )
 def test_each_purpose_installs_what_it_needs(machine: Machine, purpose: str, packages: str) -> None:
-    machine.has("tc", "exit 0")
     assert machine.run(SYSTEM, purpose).returncode == 0
     installed = machine.installed[-1].removeprefix("install --yes --no-install-recommends ")
     assert installed.removesuffix(" libclang-rt-dev") == packages
+
+
+def test_root_gets_what_emulates_a_network(machine: Machine) -> None:
+    machine.has("tc", "exit 127")
+    assert machine.run().returncode == 0
+    assert machine.installed[-1] == f"install --yes --no-install-recommends {DEMO} iproute2"
+
+
+def test_a_user_who_cannot_emulate_a_network_gets_nothing_for_it(machine: Machine) -> None:
+    machine.has("tc", "exit 127")
+    machine.has("id", "echo 1000")
+    assert machine.run().returncode == 0
+    assert machine.installed[-1] == f"install --yes --no-install-recommends {DEMO}"
+
+
+@pytest.mark.parametrize("answer", ["y\n", "n\n"])
+def test_the_demo_goes_on_without_what_emulates_a_network(machine: Machine, answer: str) -> None:
+    machine.has("tc", "exit 127")
+    machine.has("c++", "exit 0")
+    machine.has("apt-get", "exit 100")  # there is no network, either
+    with terminal(machine.ask(), **machine.environment) as window:
+        window.until(QUESTION)
+        window.press(answer)
+        if answer == "n\n":
+            window.until("Without iproute2 the demo runs over loopback")
+        assert _status(window) == 0
 
 
 def test_one_question_of_make_test_names_all_packages() -> None:

@@ -32,9 +32,15 @@ class Snapshot:
         return asyncio.run(take_snapshot(cluster, timeout_s=timeout_s))
 
 
-async def take_snapshot(cluster: Cluster, *, timeout_s: float) -> Snapshot:
-    """Like `Snapshot.take`, but awaitable."""
-    snapshot = Snapshot(await survey(cluster, timeout_s=timeout_s / 2))
+async def take_snapshot(
+    cluster: Cluster, *, timeout_s: float, seen: Survey | None = None
+) -> Snapshot:
+    """Like `Snapshot.take`, but awaitable.
+
+    Args:    seen: an earlier survey to use again, where no node comes or goes: one call to each
+                   node instead of five.
+    """
+    snapshot = Snapshot(seen or await survey(cluster, timeout_s=timeout_s / 2))
     nodes = [node for node in snapshot.seen.nodes if node.answers]
     answers = await ask_each(
         cluster,

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -123,11 +124,18 @@ def _transfers(transfers: list[dict[str, Any]]) -> str:
 
 
 def _tree(tree: dict[str, Any]) -> str:
-    lines = [f"{_short(tree['target_id'])} stripe {tree['stripe'] + 1}"]
+    head = f"{_short(tree['target_id'])} stripe {tree['stripe'] + 1}"
+    return "\n".join([head, *tree_lines(tree)])
+
+
+def tree_lines(tree: dict[str, Any], names: Mapping[str, str] | None = None) -> list[str]:
+    """Draw a tree of `trees_of`, a line for each node; `names` are of nodes, by their ids."""
+    lines = []
     for depth, node, edge in tree["lines"]:
         fed = "" if edge is None else f"  {_share(edge)}  {_rate(edge['bytes_per_s'])}"
-        lines.append("  " * depth + ("" if depth == 0 else "└─ ") + node + fed)
-    return "\n".join(lines)
+        name = node if names is None else names.get(node, node)
+        lines.append("  " * depth + ("" if depth == 0 else "└─ ") + name + fed)
+    return lines
 
 
 def _share(row: dict[str, Any]) -> str:
