@@ -147,14 +147,14 @@ void LocalPort::handle_ready(const Ready& ready) {
   if (found == clients_.end()) return;
   Attachment& client = found->second;
   if (client.state == State::kCutOff) {  // only the end of its socket matters
-    lose(ready.token, client);
+    end_client(ready.token, client);
     return;
   }
   if (ready.is_writable && !std::exchange(client.is_dirty, true)) dirty_.push_back(ready.token);
   const bool is_listened_to =
       client.interest == Interest::kRead || client.interest == Interest::kBoth;
   if (!is_listened_to && ready.is_readable) {  // it has closed without reading its replies
-    lose(ready.token, client);
+    end_client(ready.token, client);
   } else if (ready.is_readable && client.commands.size() < kCommandsWaitingMax) {
     receive(ready.token, client);
   }
@@ -185,7 +185,7 @@ void LocalPort::receive(std::uint64_t token, Attachment& client) {
     return;
   }
   if (got == 0) {
-    lose(token, client);
+    end_client(token, client);
     return;
   }
   const auto arrived = std::span<const std::byte>(read_).first(static_cast<std::size_t>(got));
@@ -244,14 +244,14 @@ Result<void> LocalPort::handle_frame(std::uint64_t token, Attachment& client, Lo
     return Error{Code::kBadFrame, "a payload behind a command that has none"};
   }
   client.commands.push_back(std::move(*command));
-  line_up(token, client);
+  enqueue_turn(token, client);
   ++counters_.commands;
   return {};
 }
 
 std::vector<Command> LocalPort::take_commands(std::size_t count_max) {
-  std::vector<Command> taken;
-  while (taken.size() < count_max && !turns_.empty()) {
+  std::vector<Command> commands;
+  while (commands.size() < count_max && !turns_.empty()) {
     const std::uint64_t token = turns_.front();
     turns_.pop_front();
     const auto found = clients_.find(token);
@@ -259,15 +259,15 @@ std::vector<Command> LocalPort::take_commands(std::size_t count_max) {
     Attachment& client = found->second;
     client.is_in_turn = false;
     if (client.commands.empty() || is_held_back(client)) continue;
-    taken.push_back(std::move(client.commands.front()));
+    commands.push_back(std::move(client.commands.front()));
     client.commands.pop_front();
     if (client.state == State::kEnded && client.commands.empty()) {
       clients_.erase(found);  // this was its ClientLostCommand
     } else {
-      line_up(token, client);
+      enqueue_turn(token, client);
     }
   }
-  return taken;
+  return commands;
 }
 
 // One recv(2) may bring gets with 150 MiB of answers; the client gets these at the pace at which it
@@ -277,7 +277,7 @@ bool LocalPort::is_held_back(const Attachment& client) const {
   return client.queued_bytes > limits_.listen_below_bytes;
 }
 
-void LocalPort::line_up(std::uint64_t token, Attachment& client) {
+void LocalPort::enqueue_turn(std::uint64_t token, Attachment& client) {
   if (client.commands.empty() || is_held_back(client)) return;
   if (!std::exchange(client.is_in_turn, true)) turns_.push_back(token);
 }
@@ -326,7 +326,7 @@ void LocalPort::flush() {
       cut_off(token, client);
     } else {
       watch(token, client);
-      line_up(token, client);  // if it was held back
+      enqueue_turn(token, client);  // if it was held back
     }
   }
 }
@@ -387,25 +387,25 @@ void LocalPort::watch(std::uint64_t token, Attachment& client) {
 // A pidfd would miss a forked child that reads views, and would need a second descriptor. The
 // client that stays counts in clients_max.
 void LocalPort::cut_off(std::uint64_t token, Attachment& client) {
-  if (!client.is_attached) return lose(token, client);  // it can hold nothing
-  leave(client, State::kCutOff);
+  if (!client.is_attached) return end_client(token, client);  // it can hold nothing
+  end_frames(client, State::kCutOff);
   ::shutdown(client.fd.value(), SHUT_WR);
   poller_->change(client.fd.value(), token, Interest::kNone);
   client.commands.clear();
 }
 
-void LocalPort::lose(std::uint64_t token, Attachment& client) {
-  leave(client, State::kEnded);
+void LocalPort::end_client(std::uint64_t token, Attachment& client) {
+  end_frames(client, State::kEnded);
   if (!client.is_attached) {
     clients_.erase(token);
     return;
   }
   client.fd.reset();
   client.commands.push_back({ClientId{token}, RequestId{0}, ClientLostCommand{}});
-  line_up(token, client);
+  enqueue_turn(token, client);
 }
 
-void LocalPort::leave(Attachment& client, State state) {
+void LocalPort::end_frames(Attachment& client, State state) {
   if (std::exchange(client.state, state) == State::kOpen) {
     --counters_.clients;
     if (client.is_attached) ++counters_.clients_lost;

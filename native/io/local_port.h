@@ -105,10 +105,10 @@ class LocalPort {
              std::span<const std::byte> payload = {});
   void watch(std::uint64_t token, Attachment& client);
   [[nodiscard]] bool is_held_back(const Attachment& client) const;
-  void line_up(std::uint64_t token, Attachment& client);
-  void cut_off(std::uint64_t token, Attachment& client);  // the reference may become invalid
-  void lose(std::uint64_t token, Attachment& client);     // the reference may become invalid
-  void leave(Attachment& client, State state);
+  void enqueue_turn(std::uint64_t token, Attachment& client);
+  void cut_off(std::uint64_t token, Attachment& client);     // the reference may become invalid
+  void end_client(std::uint64_t token, Attachment& client);  // the reference may become invalid
+  void end_frames(Attachment& client, State state);
 
   std::string path_;
   Listener listener_;

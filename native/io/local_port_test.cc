@@ -59,12 +59,12 @@ class LocalPortTest : public ::testing::Test {
                   0);
     return fd;
   }
-  static void say(const UniqueFd& fd, const Bytes& bytes) {
+  static void send_bytes(const UniqueFd& fd, const Bytes& bytes) {
     HOPLITE_CHECK(::send(fd.value(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
                   static_cast<ssize_t>(bytes.size()));
   }
   // Everything that has come, with the descriptors beside it.
-  Bytes hear(const UniqueFd& fd, std::vector<UniqueFd>* descriptors = nullptr) {
+  Bytes receive_bytes(const UniqueFd& fd, std::vector<UniqueFd>* descriptors = nullptr) {
     Bytes all;
     for (int i = 0; i < 20; ++i) {
       turn();
@@ -102,8 +102,8 @@ class LocalPortTest : public ::testing::Test {
     UniqueFd fd = connect();
     Bytes bytes;
     encode(Attach{}, bytes);
-    say(fd, bytes);
-    EXPECT_FALSE(hear(fd).empty());
+    send_bytes(fd, bytes);
+    EXPECT_FALSE(receive_bytes(fd).empty());
     return fd;
   }
   static Bytes command(std::uint64_t request, CommandBody body) {
@@ -151,9 +151,9 @@ TEST_F(LocalPortTest, AttachingGivesTheWritableAndTheReadOnlyDescriptor) {
   const UniqueFd fd = connect();
   Bytes bytes;
   encode(Attach{}, bytes);
-  say(fd, bytes);
+  send_bytes(fd, bytes);
   std::vector<UniqueFd> descriptors;
-  const Bytes answer = hear(fd, &descriptors);
+  const Bytes answer = receive_bytes(fd, &descriptors);
   const LocalHeader header = must(decode_local_header(answer));
   const LocalFrame frame = must(
       decode_local_body(header, std::span(answer).subspan(kLocalHeaderBytes, header.body_bytes)));
@@ -179,7 +179,7 @@ TEST_F(LocalPortTest, CommandsComeInOrderAndWithTheirPayload) {
   bytes.insert(bytes.end(), second.begin(), second.end());
   bytes.insert(bytes.end(), put.payload.begin(), put.payload.end());
   for (std::size_t i = 0; i < bytes.size(); ++i) {  // byte by byte: frames come in parts
-    say(fd, Bytes(1, bytes[i]));
+    send_bytes(fd, Bytes(1, bytes[i]));
     turn();
   }
   const auto taken = commands(2);
@@ -192,7 +192,7 @@ TEST_F(LocalPortTest, CommandsComeInOrderAndWithTheirPayload) {
 TEST_F(LocalPortTest, ASmallObjectGoesBackWithItsBytes) {
   open();
   const UniqueFd fd = attach();
-  say(fd, command(4, GetCommand{}));
+  send_bytes(fd, command(4, GetCommand{}));
   const auto taken = commands(1);
   ASSERT_EQ(taken.size(), 1U);
   const auto bytes = arena_.at({64, 100});
@@ -202,7 +202,7 @@ TEST_F(LocalPortTest, ASmallObjectGoesBackWithItsBytes) {
   fetched.meta.parts = {{DType::kOpaque, fetched.meta.size_bytes}};
   fetched.extent = {64, 100};
   port_->reply({taken[0].client, taken[0].request, fetched});
-  const Bytes answer = hear(fd);
+  const Bytes answer = receive_bytes(fd);
   EXPECT_EQ(decode(answer).request, RequestId{4});
   ASSERT_GE(answer.size(), 100U);
   EXPECT_EQ(Bytes(answer.end() - 100, answer.end()), Bytes(100, std::byte{8}));
@@ -211,7 +211,7 @@ TEST_F(LocalPortTest, ASmallObjectGoesBackWithItsBytes) {
 TEST_F(LocalPortTest, AClientsEndIsACommand) {
   open();
   UniqueFd fd = attach();
-  say(fd, command(1, GetCommand{}));
+  send_bytes(fd, command(1, GetCommand{}));
   fd.reset();
   const auto taken = commands(2);
   ASSERT_EQ(taken.size(), 2U);
@@ -225,16 +225,16 @@ TEST_F(LocalPortTest, HostileBytesCloseTheConnectionOnly) {
   open();
   const UniqueFd good = attach();
   UniqueFd bad = connect();
-  say(bad, Bytes(100, std::byte{0xee}));
+  send_bytes(bad, Bytes(100, std::byte{0xee}));
   EXPECT_TRUE(is_closed(bad));
   bad = connect();  // a command before Attach
-  say(bad, command(1, GetCommand{}));
+  send_bytes(bad, command(1, GetCommand{}));
   EXPECT_TRUE(is_closed(bad));
   bad = connect();  // Attach twice
   Bytes attach_frame;
   encode(Attach{}, attach_frame);
-  say(bad, attach_frame);
-  say(bad, attach_frame);
+  send_bytes(bad, attach_frame);
+  send_bytes(bad, attach_frame);
   EXPECT_TRUE(is_closed(bad));
   EXPECT_EQ(port_->counters().frames_bad, 3U);
   EXPECT_EQ(port_->counters().clients, 1U);
@@ -243,7 +243,7 @@ TEST_F(LocalPortTest, HostileBytesCloseTheConnectionOnly) {
 TEST_F(LocalPortTest, AClientThatDoesNotReadIsNotListenedToUntilItDoes) {
   open({.clients_max = 8, .listen_below_bytes = 1000, .untaken_bytes_max = 64_MiB});
   const UniqueFd fd = attach();
-  say(fd, command(1, GetCommand{}));
+  send_bytes(fd, command(1, GetCommand{}));
   const ClientId client = commands(1).at(0).client;
   Fetched fetched;
   fetched.meta.size_bytes = 60'000;
@@ -251,18 +251,19 @@ TEST_F(LocalPortTest, AClientThatDoesNotReadIsNotListenedToUntilItDoes) {
   fetched.extent = {0, 60'000};
   for (int i = 0; i < 20; ++i) port_->reply({client, RequestId{1}, fetched});
   for (int i = 0; i < 20; ++i) turn();
-  say(fd, command(2, GetCommand{}));
+  send_bytes(fd, command(2, GetCommand{}));
   for (int i = 0; i < 20; ++i) turn();
   EXPECT_FALSE(port_->has_commands());
   std::size_t heard = 0;
-  for (int i = 0; i < 50 && heard < std::size_t{20} * 60'000; ++i) heard += hear(fd).size();
+  for (int i = 0; i < 50 && heard < std::size_t{20} * 60'000; ++i)
+    heard += receive_bytes(fd).size();
   EXPECT_EQ(commands(1).size(), 1U);
 }
 
 TEST_F(LocalPortTest, WhatTheSocketHasNotTakenYetIsAsItWasWhenItWasReplied) {
   open();
   const UniqueFd fd = attach();
-  say(fd, command(1, GetCommand{}));
+  send_bytes(fd, command(1, GetCommand{}));
   const ClientId client = commands(1).at(0).client;
   Fetched fetched;
   fetched.meta.size_bytes = 64_KiB;
@@ -275,7 +276,7 @@ TEST_F(LocalPortTest, WhatTheSocketHasNotTakenYetIsAsItWasWhenItWasReplied) {
     port_->reply({client, RequestId{i}, fetched});
   }
   std::fill(range.begin(), range.end(), std::byte{99});
-  const Bytes heard = hear(fd);
+  const Bytes heard = receive_bytes(fd);
   const std::size_t whole = heard.size() / kReplies;
   ASSERT_EQ(heard.size(), kReplies * whole);
   for (std::size_t i = 0; i < kReplies; ++i) {
@@ -298,7 +299,7 @@ TEST_F(LocalPortTest, GetsThatCameAtOnceAreTakenAsTheirClientReadsTheAnswers) {
     const Bytes get = command(i, GetCommand{});
     gets.insert(gets.end(), get.begin(), get.end());
   }
-  say(fd, gets);
+  send_bytes(fd, gets);
   std::vector<RequestId> answered;
   const auto answer = [&] {
     turn();
@@ -315,7 +316,7 @@ TEST_F(LocalPortTest, GetsThatCameAtOnceAreTakenAsTheirClientReadsTheAnswers) {
   std::size_t heard = 0;
   for (std::size_t i = 0; i < kGets && heard < kGets * 60'000; ++i) {
     answer();
-    heard += hear(fd).size();
+    heard += receive_bytes(fd).size();
   }
   EXPECT_GT(heard, kGets * 60'000);
   ASSERT_EQ(answered.size(), kGets);
@@ -325,7 +326,7 @@ TEST_F(LocalPortTest, GetsThatCameAtOnceAreTakenAsTheirClientReadsTheAnswers) {
 TEST_F(LocalPortTest, AClientThatReadsIsNotCutOffHoweverMuchIsAnsweredAtOnce) {
   open({.clients_max = 8, .listen_below_bytes = 1000, .untaken_bytes_max = 500'000});
   const UniqueFd fd = attach();
-  say(fd, command(1, GetCommand{}));
+  send_bytes(fd, command(1, GetCommand{}));
   const ClientId client = commands(1).at(0).client;
   std::size_t heard = 0;
   Bytes bytes(1 << 20);
@@ -337,7 +338,8 @@ TEST_F(LocalPortTest, AClientThatReadsIsNotCutOffHoweverMuchIsAnsweredAtOnce) {
     heard += static_cast<std::size_t>(got);
     turn();
   }
-  for (int i = 0; i < 50 && heard < std::size_t{160} * 60'000; ++i) heard += hear(fd).size();
+  for (int i = 0; i < 50 && heard < std::size_t{160} * 60'000; ++i)
+    heard += receive_bytes(fd).size();
   EXPECT_GT(heard, std::size_t{160} * 60'000);
   EXPECT_EQ(port_->counters().clients, 1U);
 }
@@ -345,7 +347,7 @@ TEST_F(LocalPortTest, AClientThatReadsIsNotCutOffHoweverMuchIsAnsweredAtOnce) {
 TEST_F(LocalPortTest, AClientThatNeverReadsIsCutOffAndKeepsItsClaimsUntilItHasClosed) {
   open({.clients_max = 8, .listen_below_bytes = 1000, .untaken_bytes_max = 500'000});
   UniqueFd fd = attach();
-  say(fd, command(1, GetCommand{}));
+  send_bytes(fd, command(1, GetCommand{}));
   const ClientId client = commands(1).at(0).client;
   for (int i = 0; i < 40; ++i) port_->reply({client, RequestId{1}, small(60'000)});
   port_->flush();
@@ -353,7 +355,7 @@ TEST_F(LocalPortTest, AClientThatNeverReadsIsCutOffAndKeepsItsClaimsUntilItHasCl
   EXPECT_EQ(port_->counters().clients_lost, 1U);
   EXPECT_TRUE(is_closed(fd));
   port_->reply({client, RequestId{1}, Done{}});  // is not for it any more
-  say(fd, command(2, ReleaseCommand{}));
+  send_bytes(fd, command(2, ReleaseCommand{}));
   for (int i = 0; i < 20; ++i) turn();
   EXPECT_FALSE(port_->has_commands());
   fd.reset();
@@ -364,9 +366,9 @@ TEST_F(LocalPortTest, AClientThatNeverReadsIsCutOffAndKeepsItsClaimsUntilItHasCl
 TEST_F(LocalPortTest, ABadFrameEndsNoClaimsOfAClientThatLivesOn) {
   open();
   UniqueFd fd = attach();
-  say(fd, command(1, GetCommand{}));
+  send_bytes(fd, command(1, GetCommand{}));
   const ClientId client = commands(1).at(0).client;
-  say(fd, Bytes(100, std::byte{0xee}));
+  send_bytes(fd, Bytes(100, std::byte{0xee}));
   EXPECT_TRUE(is_closed(fd));
   EXPECT_FALSE(port_->has_commands());
   fd.reset();
@@ -379,7 +381,7 @@ TEST_F(LocalPortTest, WhatAClientSaidBeforeItsEndIsStillTaken) {
   Bytes both = command(1, GetCommand{});
   const Bytes second = command(2, DeleteCommand{});
   both.insert(both.end(), second.begin(), second.end());
-  say(fd, both);
+  send_bytes(fd, both);
   turn();
   const auto first = port_->take_commands(1);
   ASSERT_EQ(first.size(), 1U);
@@ -403,8 +405,8 @@ TEST_F(LocalPortTest, ClientsAreTakenInTurnHoweverMuchOneOfThemSays) {
     const Bytes release = command(0, ReleaseCommand{});
     flood.insert(flood.end(), release.begin(), release.end());
   }
-  say(loud, flood);
-  say(quiet, command(9, GetCommand{}));
+  send_bytes(loud, flood);
+  send_bytes(quiet, command(9, GetCommand{}));
   turn();
   const auto taken = port_->take_commands(256);
   EXPECT_EQ(taken.size(), 256U);

@@ -156,7 +156,7 @@ void Node::run() noexcept {
     parts_.port->flush();
     end_turn(now);
   }
-  parts_.links->say_goodbye();
+  parts_.links->send_goodbye();
 }
 
 std::optional<Duration> Node::patience() const {

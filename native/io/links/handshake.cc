@@ -135,7 +135,8 @@ Result<void> Handshake::handle_hello(const Hello& hello) {
   frame_ = welcome_;
   // The dialler looks for another incarnation of this node. The answer proves that the other one is
   // over.
-  state_ = hello.to_incarnation == self_->incarnation ? State::kAwaitProof : State::kOtherLife;
+  state_ =
+      hello.to_incarnation == self_->incarnation ? State::kAwaitProof : State::kOtherIncarnation;
   return {};
 }
 
@@ -152,7 +153,7 @@ Result<void> Handshake::handle_welcome(const Welcome& welcome) {
   }
   welcome_ = welcome;
   if (welcome.incarnation != hello_.to_incarnation) {
-    state_ = State::kOtherLife;
+    state_ = State::kOtherIncarnation;
     return {};
   }
   frame_ = Proof{hello_proof(ticket, hello_, welcome, binding_)};

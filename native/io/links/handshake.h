@@ -40,7 +40,7 @@ class Handshake {
     kAwaitProof,
     kDone,
     // the peer is proven, but one of the two nodes is another incarnation than expected
-    kOtherLife,
+    kOtherIncarnation,
   };
 
   // The dialler's side. It fills in the nonce and the identity of `hello`.
@@ -49,7 +49,7 @@ class Handshake {
   explicit Handshake(const Identity& self);
 
   // Returns the frame to send now: first the dialler's Hello, then the answer to each handle_frame.
-  // Ask after kOtherLife as well: the listener then has a last answer.
+  // Ask after kOtherIncarnation as well: the listener then has a last answer.
   [[nodiscard]] std::optional<LinkFrame> poll_frame();
   // Binds the proofs to a TLS session. REQUIRES: no frame was handled yet.
   void bind(Bytes binding) { binding_ = std::move(binding); }
@@ -59,8 +59,9 @@ class Handshake {
 
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] const Hello& hello() const { return hello_; }  // valid after kAwaitHello
-  // Returns the incarnation that answered. REQUIRES: the dialler's side, in kDone or kOtherLife.
-  [[nodiscard]] Incarnation answered() const { return welcome_.incarnation; }
+  // Returns the incarnation that answered. REQUIRES: the dialler's side, in kDone or
+  // kOtherIncarnation.
+  [[nodiscard]] Incarnation peer_incarnation() const { return welcome_.incarnation; }
 
  private:
   [[nodiscard]] Result<void> handle_hello(const Hello& hello);

@@ -12,7 +12,7 @@ namespace hoplite {
 namespace {
 
 // Hears frame after frame until one is refused, as a connection does.
-void hear(Handshake& handshake, std::span<const std::byte> input) {
+void feed(Handshake& handshake, std::span<const std::byte> input) {
   while (input.size() >= kFrameHeaderBytes) {
     auto header = decode_header(input);
     if (!header || input.size() - kFrameHeaderBytes < header->body_bytes) return;
@@ -33,12 +33,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const Identity self{NodeId{5}, Incarnation{6}, "secret"};
   const auto input = std::as_bytes(std::span(data, size));
   Handshake listener(self);
-  hear(listener, input);
+  feed(listener, input);
   Hello hello;
   hello.to = NodeId{7};
   hello.to_incarnation = Incarnation{6};
   Handshake dialler(self, hello);
   static_cast<void>(dialler.poll_frame());
-  hear(dialler, input);
+  feed(dialler, input);
   return 0;
 }

@@ -124,10 +124,10 @@ TEST(Handshake, AnotherLifeProvesThatTheOldOneIsOver) {
   const Identity reborn{kListener.node, Incarnation{8}, "secret"};
   Meeting m(kDialler, reborn);
   ASSERT_TRUE(m.listener.handle_frame(must(m.dialler.poll_frame())));
-  EXPECT_EQ(m.listener.state(), State::kOtherLife);
+  EXPECT_EQ(m.listener.state(), State::kOtherIncarnation);
   ASSERT_TRUE(m.dialler.handle_frame(must(m.listener.poll_frame())));
-  EXPECT_EQ(m.dialler.state(), State::kOtherLife);
-  EXPECT_EQ(m.dialler.answered(), Incarnation{8});
+  EXPECT_EQ(m.dialler.state(), State::kOtherIncarnation);
+  EXPECT_EQ(m.dialler.peer_incarnation(), Incarnation{8});
   EXPECT_FALSE(m.dialler.poll_frame().has_value());
 }
 

@@ -39,7 +39,7 @@ class HostilePeer : public ::testing::Test {
                             address.size) == 0);
     return fd;
   }
-  static void say(const UniqueFd& fd, std::span<const std::byte> bytes) {
+  static void send_bytes(const UniqueFd& fd, std::span<const std::byte> bytes) {
     // Closed by the other side while we speak is what some of these tests are for.
     [[maybe_unused]] const auto sent = ::send(fd.value(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
@@ -61,7 +61,7 @@ class HostilePeer : public ::testing::Test {
   bool is_answered(const UniqueFd& fd) {  // by a Welcome, so there was a place for it
     Bytes hello;
     encode(LinkFrame{hello_for(NodeId{2})}, hello);
-    say(fd, hello);
+    send_bytes(fd, hello);
     pollfd answered{fd.value(), POLLIN, 0};
     for (int i = 0; i < 2000 && ::poll(&answered, 1, 0) == 0; ++i) turn();
     char byte = 0;
@@ -88,7 +88,7 @@ TEST_F(HostilePeer, RandomBytesCloseTheConnectionAndAreCounted) {
     const UniqueFd fd = knock();
     Bytes noise(200);
     for (auto& each : noise) each = static_cast<std::byte>(prng.next());
-    say(fd, noise);
+    send_bytes(fd, noise);
     ASSERT_TRUE(is_closed(fd));
   }
   EXPECT_EQ(links_.counters().frames_bad, 50U);
@@ -99,7 +99,7 @@ TEST_F(HostilePeer, HalfAHeaderAndThenSilenceIsClosedAtTheDeadline) {
   const UniqueFd fd = knock();
   Bytes hello;
   encode(LinkFrame{hello_for(NodeId{2})}, hello);
-  say(fd, std::span(hello).first(kFrameHeaderBytes / 2));
+  send_bytes(fd, std::span(hello).first(kFrameHeaderBytes / 2));
   for (int i = 0; i < 20; ++i) turn();
   ASSERT_TRUE(links_.poll_timeout().has_value());
   char byte = 0;
@@ -116,7 +116,7 @@ TEST_F(HostilePeer, AMutilatedHelloNeverGetsFurther) {
     const UniqueFd fd = knock();
     Bytes bytes = whole;
     bytes[prng.below(bytes.size())] ^= static_cast<std::byte>(1 + prng.below(255));
-    say(fd, bytes);
+    send_bytes(fd, bytes);
     ::shutdown(fd.value(), SHUT_WR);
     ASSERT_TRUE(is_closed(fd)) << round;
   }
@@ -129,7 +129,7 @@ TEST_F(HostilePeer, AMessageBeforeTheHandshakeIsRefused) {
   message.body = Credit{1};
   Bytes bytes;
   encode(message, 0, bytes);
-  say(fd, bytes);
+  send_bytes(fd, bytes);
   EXPECT_TRUE(is_closed(fd));
   EXPECT_EQ(links_.counters().handshakes_refused, 1U);
   EXPECT_FALSE(links_.has_events());
@@ -140,7 +140,7 @@ TEST_F(HostilePeer, AWrongProofIsRefusedWithItsReason) {
   Bytes bytes;
   encode(LinkFrame{hello_for(NodeId{2})}, bytes);
   encode(LinkFrame{Proof{}}, bytes);
-  say(fd, bytes);
+  send_bytes(fd, bytes);
   EXPECT_TRUE(is_closed(fd));
   EXPECT_EQ(links_.counters().handshakes_refused, 1U);
   EXPECT_NE(links_.last_refusal().find("another cluster's secret"), std::string::npos);
@@ -151,7 +151,7 @@ TEST_F(HostilePeer, AnEarlierWireVersionIsRefusedAndBothAreNamed) {
   Bytes bytes;
   encode(LinkFrame{hello_for(NodeId{2})}, bytes);
   bytes[4] = static_cast<std::byte>(kWireVersion - 1);  // of every frame: magic, then version
-  say(fd, bytes);
+  send_bytes(fd, bytes);
   EXPECT_TRUE(is_closed(fd));
   EXPECT_EQ(links_.counters().versions_refused, 1U);
   EXPECT_NE(links_.last_refusal().find("the peer speaks wire version 1, this node 2"),

@@ -112,7 +112,7 @@ void Links::connect(const Member& member, Instant now) {
     rail.redial_at = dials(member.node) ? now : now + limits_.redial_max;
     set_timer(rail.redial_at);
   }
-  look_up(member.node, link);
+  report_if_up(member.node, link);
 }
 
 void Links::disconnect(NodeId node) {
@@ -137,7 +137,7 @@ void Links::disconnect(NodeId node) {
   receives_->close_all(node);
 }
 
-void Links::say_goodbye() {
+void Links::send_goodbye() {
   for (auto& [node, link] : links_) disconnect(node);
 }
 
@@ -155,7 +155,7 @@ void Links::send(const SendMessage& action) {
   if (push && (wire.is_queued(*push) || (action.payload && !has_room))) return;
   const bool carries = action.payload && has_room;
   Bytes frame;
-  encode(action.message, carries ? action.payload->size_bytes : 0, frame, &wire.layouts_said());
+  encode(action.message, carries ? action.payload->size_bytes : 0, frame, &wire.sent_layouts());
   if (carries) {
     const std::span<const std::byte> payload = arena_->at(*action.payload);
     frame.insert(frame.end(), payload.begin(), payload.end());
@@ -188,7 +188,7 @@ void Links::close_receive(const CloseReceive& action) {
   if (link == links_.end()) return;
   for (const Rail& rail : link->second.rails) {
     const auto bulk = connections_.find(rail.bulk);
-    if (bulk != connections_.end()) bulk->second.wire.abandon(action.transfer);
+    if (bulk != connections_.end()) bulk->second.wire.discard(action.transfer);
   }
 }
 
@@ -221,7 +221,7 @@ void Links::serve(const Ready& ready, Budget& budget, Instant now) {
     return;
   }
   if (ready.token == liveness_token_) {
-    for (const LivenessEvent& event : liveness_.take_events()) hear(event, now);
+    for (const LivenessEvent& event : liveness_.take_events()) handle_liveness(event, now);
     return;
   }
   const auto found = connections_.find(ready.token);
@@ -232,15 +232,15 @@ void Links::serve(const Ready& ready, Budget& budget, Instant now) {
     case Phase::kProbing:
       finish_connect(ready.token, connection, now);
       return;
-    case Phase::kMeeting:
-    case Phase::kLastWords:
-      meet(ready.token, connection, budget, now);
+    case Phase::kHandshake:
+    case Phase::kClosing:
+      shake_hands(ready.token, connection, budget, now);
       return;
     case Phase::kOpen:
       break;
   }
   if (connection.interest == Interest::kNone) {  // no interest in reading: this event is its end
-    lose(ready.token, {Code::kPeerLost, "the peer closed the connection"}, now);
+    fail_connection(ready.token, {Code::kPeerLost, "the peer closed the connection"}, now);
     return;
   }
   if (ready.is_writable && connection.wire.has_output()) mark_dirty(ready.token, connection);
@@ -258,18 +258,18 @@ void Links::receive(std::uint64_t token, Connection& connection, Budget& budget,
       Budget last_words{kControlFrameBytesMax};
       receive(control->first, control->second, last_words, now);
     }
-    lose(token, received.error(), now);
+    fail_connection(token, received.error(), now);
     return;
   }
   std::vector<FrameIn> frames;
   auto received = connection.wire.receive_frames(ReadAhead::kAllowed, budget, frames);
   for (FrameIn& frame : frames) {
     if (auto handled = handle_frame(connection, std::move(frame)); !handled) {
-      lose(token, handled.error(), now);
+      fail_connection(token, handled.error(), now);
       return;
     }
   }
-  if (!received) lose(token, received.error(), now);
+  if (!received) fail_connection(token, received.error(), now);
 }
 
 Result<void> Links::handle_frame(Connection& connection, FrameIn frame) {
@@ -305,7 +305,7 @@ void Links::flush(Budget& blocks, Instant now) {
       sent = Error{Code::kPeerLost, "the peer takes nothing"};
     }
     if (!sent) {
-      lose(token, sent.error(), now);
+      fail_connection(token, sent.error(), now);
     } else {
       watch(token, connection);
     }
@@ -340,14 +340,14 @@ void Links::handle_timeout(Instant now) {
     }
   }
   for (const std::uint64_t token : late) {
-    lose(token, {Code::kTimeout, "no handshake within the limit"}, now);
+    fail_connection(token, {Code::kTimeout, "no handshake within the limit"}, now);
   }
   for (auto& [node, link] : links_) {
     if (!link.is_wanted || link.has_said_goodbye) continue;
     const Duration patience =
         link.has_been_up ? limits_.link_down_max : limits_.link_down_max * kFirstLinkPatience;
     if (!link.is_up && link.down_since + patience <= now) {
-      bury(node, link, Verdict::kUnreachable, "its link stays down", now);
+      declare_dead(node, link, Verdict::kUnreachable, "its link stays down", now);
       continue;
     }
     if (!link.is_up) set_timer(link.down_since + patience);
@@ -397,7 +397,7 @@ LinkCounters Links::counters() const {
 
 // ---- lives ----
 
-void Links::look_up(NodeId node, Link& link) {
+void Links::report_if_up(NodeId node, Link& link) {
   if (link.is_up || !link.is_wanted || link.incarnation != link.member.incarnation) return;
   for (Rail& rail : link.rails) {
     const auto control = connections_.find(rail.control);
@@ -446,7 +446,7 @@ void Links::end_life(NodeId node, Link& link, Instant now) {
 }
 
 // The only place that emits PeerDead. It is certain only for kDead; else the view decides.
-void Links::bury(NodeId node, Link& link, Verdict verdict, const char* why, Instant now) {
+void Links::declare_dead(NodeId node, Link& link, Verdict verdict, const char* why, Instant now) {
   if (!link.is_wanted) return;
   std::fprintf(stderr, "hoplite_ray: node %llx of incarnation %u is dead: %s\n",
                static_cast<unsigned long long>(node.value), link.member.incarnation.value, why);
@@ -495,7 +495,7 @@ void Links::close(std::uint64_t token) {
 
 // A connection has failed. If it was not open yet, that is a failed attempt of one rail. If it was
 // open, the link's whole life ends, because this node can't know which bytes have arrived.
-void Links::lose(std::uint64_t token, const Error& why, Instant now) {
+void Links::fail_connection(std::uint64_t token, const Error& why, Instant now) {
   const auto found = connections_.find(token);
   if (found == connections_.end()) return;
   const Phase phase = found->second.phase;

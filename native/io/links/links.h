@@ -5,7 +5,8 @@
 //    are open. The loss of an open one ends it: LinkDown, then LinkUp after a reconnect. One
 //    control connection carries all its messages, in order. A rail's third connection (liveness)
 //    belongs to no life: Links proves it and hands it over to the liveness thread.
-//  - Without GOODBYE a peer is dead (bury) when that thread says so, every rail refuses the dial
+//  - Without GOODBYE a peer is dead (declare_dead) when that thread says so, every rail refuses the
+//  dial
 //    (the other side only probes), another incarnation proves itself, or the link stays down.
 //  - No event of a node reaches the engine before Connect: its open connections wait unread.
 // Design decisions 7 and 19. SPDX-License-Identifier: Apache-2.0
@@ -44,7 +45,7 @@ class Links {
   void send(const SendBlock& action);  // on another rail if that one isn't open
   void open_receive(const OpenReceive& action);
   void close_receive(const CloseReceive& action);
-  void say_goodbye();  // to all peers, as far as the kernel takes it at once
+  void send_goodbye();  // to all peers, as far as the kernel takes it at once
 
   // ---- a turn ----
   void handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now);
@@ -59,17 +60,17 @@ class Links {
   [[nodiscard]] const std::string& last_refusal() const { return refusals_.last(); }
 
  private:
-  enum class Phase : std::uint8_t { kDialling, kProbing, kMeeting, kLastWords, kOpen };
+  enum class Phase : std::uint8_t { kDialling, kProbing, kHandshake, kClosing, kOpen };
   struct Connection {
     RailConnection wire;
-    Phase phase = Phase::kMeeting;
+    Phase phase = Phase::kHandshake;
     ConnectionKind kind = ConnectionKind::kControl;
     RailId rail;
-    NodeId peer;      // kNoNode until its Hello names the node
-    std::string who;  // for refusals: the node dialled, or the address that dials
+    NodeId peer;            // kNoNode until its Hello names the node
+    std::string peer_name;  // for refusals: the node dialled, or the address that dials
     std::uint32_t attempt = 0;
-    Instant deadline;   // for the handshake; once open, for the kernel to take of a long queue
-    Handshake meeting;  // the listening side's until we dial; meaningless once open
+    Instant deadline;     // for the handshake; once open, for the kernel to take of a long queue
+    Handshake handshake;  // the listening side's until we dial; meaningless once open
     Interest interest = Interest::kNone;
     bool is_dirty = false;  // in dirty_
   };
@@ -96,13 +97,13 @@ class Links {
         Liveness liveness, std::uint64_t first_token);
   [[nodiscard]] bool dials(NodeId peer) const { return identity_->node < peer; }
   void end_life(NodeId node, Link& link, Instant now);
-  void bury(NodeId node, Link& link, Verdict verdict, const char* why, Instant now);
+  void declare_dead(NodeId node, Link& link, Verdict verdict, const char* why, Instant now);
   void redial(NodeId node, Link& link, std::size_t rail, Instant now);
   void redial_later(Rail& rail, Instant now);
-  void look_up(NodeId node, Link& link);  // LinkUp when a rail is whole
+  void report_if_up(NodeId node, Link& link);  // LinkUp when a rail is whole
   void set_timer(Instant at);
   void close(std::uint64_t token);
-  void lose(std::uint64_t token, const Error& why, Instant now);
+  void fail_connection(std::uint64_t token, const Error& why, Instant now);
   void mark_dirty(std::uint64_t token, Connection& connection);
   void watch(std::uint64_t token, Connection& connection);
   void serve(const Ready& ready, Budget& budget, Instant now);
@@ -110,16 +111,16 @@ class Links {
   [[nodiscard]] Result<void> handle_frame(Connection& connection, FrameIn frame);
   // links_liveness.cc
   void hand_over(std::uint64_t token, Connection& connection, Instant now);
-  void hear(const LivenessEvent& event, Instant now);
+  void handle_liveness(const LivenessEvent& event, Instant now);
   void stop_watching(NodeId node, Link& link);
   // links_meeting.cc
   void accept_all(Listener& listener, Instant now);
   void start_dial(NodeId node, Link& link, std::size_t rail, ConnectionKind kind, Instant now);
   void start_probe(NodeId node, Link& link, std::size_t rail, Instant now);
   void finish_connect(std::uint64_t token, Connection& connection, Instant now);
-  void dial_refused(NodeId node, std::size_t rail, Instant now);
-  void meet(std::uint64_t token, Connection& connection, Budget& budget, Instant now);
-  void say(Connection& connection);
+  void handle_refused_dial(NodeId node, std::size_t rail, Instant now);
+  void shake_hands(std::uint64_t token, Connection& connection, Budget& budget, Instant now);
+  void send_handshake(Connection& connection);
   void adopt(std::uint64_t token, Connection& connection, Instant now);
   [[nodiscard]] Result<void> join_life(std::uint64_t token, Connection& connection, Instant now);
   void refuse(const Error& why, Instant now);

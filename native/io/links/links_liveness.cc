@@ -20,7 +20,7 @@ void Links::hand_over(std::uint64_t token, Connection& connection, Instant now) 
   }
   if (ready) ready = set_liveness_options(connection.wire.fd(), limits_.liveness.cut);
   if (!ready) {
-    lose(token, ready.error(), now);
+    fail_connection(token, ready.error(), now);
     return;
   }
   Link& link = links_.at(node);
@@ -32,7 +32,7 @@ void Links::hand_over(std::uint64_t token, Connection& connection, Instant now) 
   set_timer(now);  // to retry if the thread has not taken the order yet
 }
 
-void Links::hear(const LivenessEvent& event, Instant now) {
+void Links::handle_liveness(const LivenessEvent& event, Instant now) {
   if (event.verdict == Verdict::kSuspect) ++counters_->peers_suspected;
   const auto found = links_.find(event.node);
   if (found == links_.end() || found->second.incarnation != event.incarnation) return;
@@ -46,7 +46,7 @@ void Links::hear(const LivenessEvent& event, Instant now) {
     // The rail's other connections would wait for minutes; over another rail the link is up at
     // once.
     if (event.verdict == Verdict::kRailCut)
-      lose(rail.bulk, {Code::kPeerLost, "a rail is cut"}, now);
+      fail_connection(rail.bulk, {Code::kPeerLost, "a rail is cut"}, now);
     return;
   }
   if (!is_final(event.verdict)) return;
@@ -55,13 +55,14 @@ void Links::hear(const LivenessEvent& event, Instant now) {
   if (event.verdict == Verdict::kLeft) {
     link.has_said_goodbye = true;
   } else if (event.verdict == Verdict::kDead && is_meant) {
-    bury(event.node, link, event.verdict, "its process has ended", now);
+    declare_dead(event.node, link, event.verdict, "its process has ended", now);
   } else if (event.verdict == Verdict::kUnreachable && is_meant) {
     ++counters_->peers_unreachable;
-    bury(event.node, link, event.verdict, "no rail reaches it any more", now);
+    declare_dead(event.node, link, event.verdict, "no rail reaches it any more", now);
   } else if (event.verdict == Verdict::kFrozen && is_meant) {
     ++counters_->peers_frozen;
-    bury(event.node, link, event.verdict, "its process does not run; it is told when it does", now);
+    declare_dead(event.node, link, event.verdict,
+                 "its process does not run; it is told when it does", now);
   }
 }
 

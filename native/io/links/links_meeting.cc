@@ -40,10 +40,10 @@ std::uint64_t Links::add(UniqueFd fd, Phase phase, Interest interest, Instant no
                         .kind = ConnectionKind::kControl,
                         .rail = RailId{0},
                         .peer = kNoNode,
-                        .who = {},
+                        .peer_name = {},
                         .attempt = 0,
                         .deadline = now + limits_.handshake_max,
-                        .meeting = Handshake(*identity_),
+                        .handshake = Handshake(*identity_),
                         .interest = interest,
                         .is_dirty = false};
   set_timer(connection.deadline);
@@ -65,15 +65,15 @@ void Links::accept_all(Listener& listener, Instant now) {
     if (newcomers_.is_full()) {
       ++counters_->connections_refused;
       refuse({Code::kUnauthenticated, "too many connections that have not proven themselves"}, now);
-      const auto displaced = newcomers_.displaced();
+      const auto displaced = newcomers_.eviction_candidate();
       if (!displaced) continue;
       close(*displaced);
     }
-    const std::uint64_t token = add(std::move(*accepted), Phase::kMeeting, Interest::kRead, now);
+    const std::uint64_t token = add(std::move(*accepted), Phase::kHandshake, Interest::kRead, now);
     if (token == 0) continue;
     newcomers_.add(token, *from);
     Connection& connection = connections_.at(token);
-    connection.who = dialler_name(*from);
+    connection.peer_name = dialler_name(*from);
     if (identity_->tls) connection.wire.secure(identity_->tls->begin(TlsSession::Side::kListens));
   }
 }
@@ -88,13 +88,13 @@ void Links::start_dial(NodeId node, Link& link, std::size_t rail_index, Connecti
   const SocketAddress& source = addresses_[std::min(rail_index, addresses_.size() - 1)];
   Dial started = dial(*address, source);
   ++counters_->dials;
-  if (started.state == DialState::kRefused) dial_refused(node, rail_index, now);
+  if (started.state == DialState::kRefused) handle_refused_dial(node, rail_index, now);
   if (started.state != DialState::kOpen && started.state != DialState::kPending) return;
   const std::uint64_t token = add(std::move(started.fd), Phase::kDialling, Interest::kWrite, now);
   if (token == 0) return;
   Connection& connection = connections_.at(token);
   connection.kind = kind;
-  connection.who = dialled_name(node, link.member.rails[rail_index]);
+  connection.peer_name = dialled_name(node, link.member.rails[rail_index]);
   connection.rail = RailId{static_cast<std::uint8_t>(rail_index)};
   connection.peer = node;
   connection.attempt = link.attempt;
@@ -108,7 +108,7 @@ void Links::start_probe(NodeId node, Link& link, std::size_t rail_index, Instant
   const SocketAddress& source = addresses_[std::min(rail_index, addresses_.size() - 1)];
   Dial started = dial(*address, source);
   ++counters_->dials;
-  if (started.state == DialState::kRefused) dial_refused(node, rail_index, now);
+  if (started.state == DialState::kRefused) handle_refused_dial(node, rail_index, now);
   if (started.state != DialState::kPending) return;
   const std::uint64_t token = add(std::move(started.fd), Phase::kProbing, Interest::kWrite, now);
   if (token == 0) return;
@@ -122,13 +122,13 @@ void Links::finish_connect(std::uint64_t token, Connection& connection, Instant 
   const std::size_t rail_index = connection.rail.value;
   const auto known = links_.find(node);
   if (known == links_.end()) {  // forgotten while it was dialled
-    lose(token, {Code::kPeerLost, "its peer is no member any more"}, now);
+    fail_connection(token, {Code::kPeerLost, "its peer is no member any more"}, now);
     return;
   }
   const DialState state = finish_dial(connection.wire.fd());
   if (connection.phase == Phase::kProbing || state != DialState::kOpen) {
-    lose(token, {Code::kPeerLost, "the dial failed"}, now);
-    if (state == DialState::kRefused) dial_refused(node, rail_index, now);
+    fail_connection(token, {Code::kPeerLost, "the dial failed"}, now);
+    if (state == DialState::kRefused) handle_refused_dial(node, rail_index, now);
     if (state == DialState::kOpen) known->second.rails[rail_index].is_refused = false;
     return;
   }
@@ -139,10 +139,10 @@ void Links::finish_connect(std::uint64_t token, Connection& connection, Instant 
   hello.kind = connection.kind;
   hello.rail = connection.rail;
   hello.attempt = connection.attempt;
-  connection.phase = Phase::kMeeting;
-  connection.meeting = Handshake(*identity_, hello);
+  connection.phase = Phase::kHandshake;
+  connection.handshake = Handshake(*identity_, hello);
   if (identity_->tls) connection.wire.secure(identity_->tls->begin(TlsSession::Side::kDials));
-  say(connection);
+  send_handshake(connection);
   mark_dirty(token, connection);
 }
 
@@ -152,81 +152,81 @@ std::uint64_t& Links::Rail::slot(ConnectionKind kind) {
 }
 
 // No process listens at this address any more. If that holds on every rail, the process is gone.
-void Links::dial_refused(NodeId node, std::size_t rail_index, Instant now) {
+void Links::handle_refused_dial(NodeId node, std::size_t rail_index, Instant now) {
   Link& link = links_.at(node);
   if (rail_index >= link.rails.size()) return;
   link.rails[rail_index].is_refused = true;
   const auto is_refused = [](const Rail& rail) { return rail.is_refused; };
   if (link.is_wanted && !link.is_up && !link.has_said_goodbye &&
       std::all_of(link.rails.begin(), link.rails.end(), is_refused)) {
-    bury(node, link, Verdict::kDead, "nobody listens there any more", now);
+    declare_dead(node, link, Verdict::kDead, "nobody listens there any more", now);
   }
 }
 
-void Links::say(Connection& connection) {
-  while (auto frame = connection.meeting.poll_frame()) {
+void Links::send_handshake(Connection& connection) {
+  while (auto frame = connection.handshake.poll_frame()) {
     Bytes bytes;
     encode(*frame, bytes);
     connection.wire.queue_frame(std::move(bytes));
   }
 }
 
-void Links::meet(std::uint64_t token, Connection& connection, Budget& budget, Instant now) {
+void Links::shake_hands(std::uint64_t token, Connection& connection, Budget& budget, Instant now) {
   std::vector<FrameIn> frames;
   auto received = connection.wire.receive_frames(ReadAhead::kNone, budget, frames);
   if (connection.wire.has_output()) mark_dirty(token, connection);
-  if (connection.phase == Phase::kLastWords) {  // only its end is of interest
-    if (!received) lose(token, {Code::kPeerLost, "as expected"}, now);
+  if (connection.phase == Phase::kClosing) {  // only its end is of interest
+    if (!received) fail_connection(token, {Code::kPeerLost, "as expected"}, now);
     return;
   }
-  if (!frames.empty()) connection.meeting.bind(connection.wire.binding());
+  if (!frames.empty()) connection.handshake.bind(connection.wire.binding());
   for (const FrameIn& frame : frames) {
     const auto* link_frame = std::get_if<LinkFrame>(&frame.frame);
-    auto handled = link_frame != nullptr ? connection.meeting.handle_frame(*link_frame)
+    auto handled = link_frame != nullptr ? connection.handshake.handle_frame(*link_frame)
                                          : Error{Code::kBadFrame, "a message before the handshake"};
     if (!handled) {
       ++counters_->handshakes_refused;
       if (handled.error().code == Code::kWrongVersion) ++counters_->versions_refused;
-      lose(token, handled.error(), now);
+      fail_connection(token, handled.error(), now);
       return;
     }
-    say(connection);
+    send_handshake(connection);
     mark_dirty(token, connection);
   }
-  switch (connection.meeting.state()) {
+  switch (connection.handshake.state()) {
     case Handshake::State::kDone:
       adopt(token, connection, now);
       return;
-    case Handshake::State::kOtherLife:
+    case Handshake::State::kOtherIncarnation:
       if (connection.peer == kNoNode) {  // the answer is on its way; then the dialler closes
-        connection.phase = Phase::kLastWords;
+        connection.phase = Phase::kClosing;
         return;
       }
-      if (connection.meeting.answered() > connection.meeting.hello().to_incarnation) {
-        bury(connection.peer, links_.at(connection.peer), Verdict::kDead, "its next life answers",
-             now);
+      if (connection.handshake.peer_incarnation() > connection.handshake.hello().to_incarnation) {
+        declare_dead(connection.peer, links_.at(connection.peer), Verdict::kDead,
+                     "its next life answers", now);
       }
-      lose(token, {Code::kPeerLost, "another life of the node answers"}, now);
+      fail_connection(token, {Code::kPeerLost, "another life of the node answers"}, now);
       return;
     default:
       if (received) return;
       if (received.error().code == Code::kWrongVersion) ++counters_->versions_refused;
       if (received.error().code != Code::kPeerLost) ++counters_->handshakes_refused;
       if (received.error().code != Code::kUnauthenticated) {
-        lose(token, received.error(), now);
+        fail_connection(token, received.error(), now);
         return;
       }
       // One end has no TLS, or none that the other accepts. A dialler of this kind gets a TLS
       // alert, so that its operators can read the reason. It is sent without a wait and may be
       // lost.
       if (connection.peer == kNoNode) {
-        const auto answer = no_tls_here();
+        const auto answer = no_tls_alert();
         ::send(connection.wire.fd(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       }
-      lose(token,
-           {Code::kUnauthenticated,
-            "connection with " + connection.who + " refused: " + received.error().text},
-           now);
+      fail_connection(token,
+                      {Code::kUnauthenticated, "connection with " + connection.peer_name +
+                                                   " refused: " + received.error().text},
+                      now);
   }
 }
 
@@ -235,7 +235,7 @@ void Links::adopt(std::uint64_t token, Connection& connection, Instant now) {
   auto joined = join_life(token, connection, now);
   if (!joined) {
     ++counters_->handshakes_refused;
-    lose(token, joined.error(), now);
+    fail_connection(token, joined.error(), now);
     return;
   }
   ++counters_->handshakes;
@@ -246,19 +246,19 @@ void Links::adopt(std::uint64_t token, Connection& connection, Instant now) {
   connection.phase = Phase::kOpen;
   newcomers_.remove(token);
   if (auto set = set_rail_options(connection.wire.fd(), connection.kind); !set) {
-    lose(token, set.error(), now);
+    fail_connection(token, set.error(), now);
     return;
   }
   watch(token, connection);
-  look_up(connection.peer, links_.at(connection.peer));
+  report_if_up(connection.peer, links_.at(connection.peer));
 }
 
 Result<void> Links::join_life(std::uint64_t token, Connection& connection, Instant now) {
   // this node dialled: the connection is in its rail already
   if (connection.peer != kNoNode) return {};
-  const Hello& hello = connection.meeting.hello();
-  const std::string who = "node " + std::to_string(hello.from.value) + " of incarnation " +
-                          std::to_string(hello.from_incarnation.value);
+  const Hello& hello = connection.handshake.hello();
+  const std::string peer_name = "node " + std::to_string(hello.from.value) + " of incarnation " +
+                                std::to_string(hello.from_incarnation.value);
   if (links_.size() >= kViewMembersMax) {  // forgets nodes that are gone
     std::erase_if(links_, [](const auto& entry) {
       const auto has_none = [](const Rail& rail) {
@@ -269,16 +269,16 @@ Result<void> Links::join_life(std::uint64_t token, Connection& connection, Insta
     });
   }
   if (!links_.contains(hello.from) && links_.size() >= kViewMembersMax) {
-    return Error{Code::kUnauthenticated, who + " is one node more than a view can have"};
+    return Error{Code::kUnauthenticated, peer_name + " is one node more than a view can have"};
   }
   Link& link = links_[hello.from];
   const Incarnation known =
       link.is_wanted ? std::max(link.incarnation, link.member.incarnation) : link.incarnation;
   if (hello.from_incarnation <= link.dead_incarnation || hello.from_incarnation < known) {
-    return Error{Code::kUnauthenticated, who + " is an earlier life, which is over"};
+    return Error{Code::kUnauthenticated, peer_name + " is an earlier life, which is over"};
   }
   if (link.is_wanted && hello.from_incarnation > link.member.incarnation) {
-    bury(hello.from, link, Verdict::kDead, "its next life dials", now);
+    declare_dead(hello.from, link, Verdict::kDead, "its next life dials", now);
   }
   const bool is_of_a_life = hello.kind != ConnectionKind::kLiveness;
   if (hello.from_incarnation > link.incarnation || (is_of_a_life && hello.attempt > link.attempt)) {
@@ -288,12 +288,12 @@ Result<void> Links::join_life(std::uint64_t token, Connection& connection, Insta
     link.attempt = hello.attempt;
     link.has_said_goodbye = false;
   } else if (is_of_a_life && hello.attempt < link.attempt) {
-    return Error{Code::kUnauthenticated, who + " dials for a life of the link that is over"};
+    return Error{Code::kUnauthenticated, peer_name + " dials for a life of the link that is over"};
   }
   link.rails.resize(std::max<std::size_t>(link.rails.size(), hello.rail.value + 1U));
   Rail& rail = link.rails[hello.rail.value];
   std::uint64_t& slot = rail.slot(hello.kind);
-  if (slot != 0) return Error{Code::kUnauthenticated, who + " dials the same rail twice"};
+  if (slot != 0) return Error{Code::kUnauthenticated, peer_name + " dials the same rail twice"};
   slot = token;
   connection.kind = hello.kind;
   connection.rail = hello.rail;

@@ -94,7 +94,7 @@ class LinksTest : public ::testing::TestWithParam<DataTls> {
     }
     return done();
   }
-  bool meet(Side& a, Side& b) {
+  bool connect_both(Side& a, Side& b) {
     a.links.connect(b.member, now_);
     b.links.connect(a.member, now_);
     const auto up = [](const Side& side) { return side.count<LinkUp>(); };
@@ -155,7 +155,7 @@ class LinksTest : public ::testing::TestWithParam<DataTls> {
 
 TEST_P(LinksTest, AMessageArrivesWithItsPayloadAndInOrder) {
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   const auto payload = b.arena.at({0, 5000});
   std::fill(payload.begin(), payload.end(), std::byte{42});
   for (std::uint32_t i = 0; i < 100; ++i) {
@@ -180,7 +180,7 @@ TEST_P(LinksTest, AMessageArrivesWithItsPayloadAndInOrder) {
 
 TEST_P(LinksTest, APushThatHasNotLeftYetIsNotQueuedAgain) {
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   for (int i = 0; i < 3; ++i) {
     b.links.send(push_to(a, 1, {NodeId{4}}));
     b.links.send(push_to(a, 2, {}));
@@ -197,7 +197,7 @@ TEST_P(LinksTest, APushThatHasNotLeftYetIsNotQueuedAgain) {
 // No bytes are lost: a node that needs them asks for them again.
 TEST_P(LinksTest, ALongQueueIsGivenNoPayload) {
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   const auto most = static_cast<std::size_t>(LinkLimits{}.payload_queue_bytes / 64_KiB);
   for (std::size_t i = 0; i < most; ++i) b.links.send(claim_to(a));
   b.links.send(push_to(a, 1, {}));
@@ -214,7 +214,7 @@ TEST_P(LinksTest, ALongQueueIsGivenNoPayload) {
 TEST_P(LinksTest, OnlyALongQueueOfWhichNothingIsTakenEndsTheLink) {
   Side::limits.queued_bytes_max = 1_MiB;
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   const auto stays_up_while_it_says_more = [&] {
     for (int i = 0; i < 40; ++i) {  // more than the kernel takes
       for (int n = 0; n < 16; ++n) b.links.send(claim_to(a));
@@ -240,7 +240,7 @@ TEST_P(LinksTest, OnlyALongQueueOfWhichNothingIsTakenEndsTheLink) {
 
 TEST_P(LinksTest, BlocksLandInTheArenaAndAreReportedOnBothSides) {
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   b.links.open_receive(receive_of(a, 8));
   for (std::uint32_t i = 0; i < 8; ++i) a.links.send(block_to(a, b, i));
   ASSERT_TRUE(
@@ -254,7 +254,7 @@ TEST_P(LinksTest, BlocksLandInTheArenaAndAreReportedOnBothSides) {
 
 TEST_P(LinksTest, ATurnMovesNoMoreThanItsBudget) {
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   b.links.open_receive(receive_of(a, 4));
   for (std::uint32_t i = 0; i < 4; ++i) a.links.send(block_to(a, b, i));
   for (int i = 0; i < 5000 && b.count<BlockLanded>() < 4; ++i) {
@@ -274,8 +274,8 @@ TEST_P(LinksTest, ATurnMovesNoMoreThanItsBudget) {
 TEST_P(LinksTest, APeerThatSendsMoreThanATurnReadsHoldsBackNoOther) {
   constexpr std::uint32_t kMany = 24;
   Side a(1), b(2), c(3);
-  ASSERT_TRUE(meet(a, c));
-  ASSERT_TRUE(meet(b, c));
+  ASSERT_TRUE(connect_both(a, c));
+  ASSERT_TRUE(connect_both(b, c));
   c.links.open_receive(receive_of(a, kMany));
   OpenReceive other = receive_of(b, 1);
   other.transfer = TransferId{6};
@@ -306,8 +306,8 @@ TEST_P(LinksTest, APeerThatSendsMoreThanATurnReadsHoldsBackNoOther) {
 TEST_P(LinksTest, AMessageLeavesBeforeTheBlocksOfOtherPeers) {
   constexpr std::uint32_t kMany = 24;
   Side a(1), b(2), c(3);
-  ASSERT_TRUE(meet(a, b));
-  ASSERT_TRUE(meet(a, c));
+  ASSERT_TRUE(connect_both(a, b));
+  ASSERT_TRUE(connect_both(a, c));
   b.links.open_receive(receive_of(a, kMany));
   for (std::uint32_t i = 0; i < kMany; ++i) a.links.send(block_to(a, b, i));
   a.links.send(SendMessage{c.member.node, small_message(1), std::nullopt});
@@ -321,7 +321,7 @@ TEST_P(LinksTest, AMessageLeavesBeforeTheBlocksOfOtherPeers) {
 
 TEST_P(LinksTest, BlocksOfAnUnknownTransferAreReadAndDiscarded) {
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   a.links.send(block_to(a, b, 0));
   a.links.send(block_to(a, b, 1));
   ASSERT_TRUE(run({&a, &b}, [&] { return b.links.counters().blocks_discarded == 2; }));
@@ -331,7 +331,7 @@ TEST_P(LinksTest, BlocksOfAnUnknownTransferAreReadAndDiscarded) {
 
 TEST_P(LinksTest, AfterCloseReceiveNoByteOfABlockIsWrittenAnyMore) {
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   b.links.open_receive(receive_of(a, 1));
   a.links.send(block_to(a, b, 0));
   const std::uint64_t before = b.links.counters().bytes_received;
@@ -354,7 +354,7 @@ TEST_P(LinksTest, AfterCloseReceiveNoByteOfABlockIsWrittenAnyMore) {
 
 TEST_P(LinksTest, AHostileBlockOfAnOpenTransferClosesTheLink) {
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   b.links.open_receive(receive_of(a, 1));
   SendBlock block = block_to(a, b, 0);
   block.header.offset = 64_MiB;
@@ -367,7 +367,7 @@ TEST_P(LinksTest, ACorruptBlockClosesTheLinkAndIsCounted) {
   Side::authority =
       nullptr;  // TLS takes all of the block at once: nothing of it can be changed then
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   b.links.open_receive(receive_of(a, 1));
   a.links.send(block_to(a, b, 0));
   const std::uint64_t before = a.links.counters().bytes_sent;
@@ -408,7 +408,7 @@ TEST_P(LinksTest, APeerWhoseProcessIsGoneIsDeadForBothKindsOfSides) {
   for (const std::uint64_t survivor : {1, 3}) {
     Side a(survivor);
     auto b = std::make_unique<Side>(2);
-    ASSERT_TRUE(meet(a, *b));
+    ASSERT_TRUE(connect_both(a, *b));
     b.reset();
     ASSERT_TRUE(run({&a}, [&] {
       pass(1_ms);
@@ -423,8 +423,8 @@ TEST_P(LinksTest, APeerWhoseProcessIsGoneIsDeadForBothKindsOfSides) {
 TEST_P(LinksTest, AfterGoodbyeAbsenceIsNoDeath) {
   Side a(1);
   auto b = std::make_unique<Side>(2);
-  ASSERT_TRUE(meet(a, *b));
-  b->links.say_goodbye();
+  ASSERT_TRUE(connect_both(a, *b));
+  b->links.send_goodbye();
   b.reset();
   ASSERT_TRUE(run({&a}, [&] { return a.count<LinkDown>() == 1; }));
   for (int i = 0; i < 20; ++i) {
@@ -441,7 +441,7 @@ TEST_P(LinksTest, ADiallerThatIsAnsweredByAnotherLifeKnowsThatTheOldOneIsDead) {
   a.links.connect(old, now_);
   ASSERT_TRUE(run({&a, &b}, [&] { return a.count<PeerDead>() == 1; }));
   EXPECT_EQ(a.last<PeerDead>().incarnation, Incarnation{4});
-  EXPECT_TRUE(meet(a, b));
+  EXPECT_TRUE(connect_both(a, b));
 }
 
 TEST_P(LinksTest, AListenerThatIsDialledByANewLifeKnowsThatTheOldOneIsDead) {
@@ -457,7 +457,7 @@ TEST_P(LinksTest, AListenerThatIsDialledByANewLifeKnowsThatTheOldOneIsDead) {
 
 TEST_P(LinksTest, AReconnectIsDownThenUpAndCarriesNothingOld) {
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   // A bad frame makes b close; what a has queued for the old life must not come in the next.
   SendBlock hostile = block_to(a, b, 0);
   b.links.open_receive(receive_of(a, 1));
@@ -473,7 +473,7 @@ TEST_P(LinksTest, AReconnectIsDownThenUpAndCarriesNothingOld) {
 
 TEST_P(LinksTest, TheNextLifeOfALinkKeepsItsConnectionOfLiveness) {
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   ASSERT_TRUE(run({&a, &b}, [&] { return b.links.counters().handshakes == 3; }));
   b.links.open_receive(receive_of(a, 1));
   SendBlock hostile = block_to(a, b, 0);
@@ -487,7 +487,7 @@ TEST_P(LinksTest, TheNextLifeOfALinkKeepsItsConnectionOfLiveness) {
 TEST_P(LinksTest, ALostConnectionOfLivenessIsDialledAgainWhileAnotherRailHasOne) {
   const std::vector<std::string> rails{"127.0.0.1:0", "127.0.0.1:0"};
   Side a(1, "secret", 1, rails), b(2, "secret", 1, rails);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   ASSERT_TRUE(run({&a, &b}, [&] { return b.links.counters().handshakes == 6; }));
   // A twin takes the place of rail 0 at b, which then ends a's.
   Side twin(1, "secret", 1, rails);
@@ -503,7 +503,7 @@ TEST_P(LinksTest, ALostConnectionOfLivenessIsDialledAgainWhileAnotherRailHasOne)
 
 TEST_P(LinksTest, ASendToALinkWhoseLossIsNotHeardYetIsVoid) {
   Side a(1), b(2);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   const auto lost_unheard = [&] {  // turns without take_events
     Budget budget{1_MiB};
     a.links.handle_ready(a.poller.wait(1_ms), budget, now_);
@@ -536,7 +536,7 @@ TEST_P(LinksTest, ADiallerWhoseHandshakesBreakDialsAgainAtIntervals) {
 TEST_P(LinksTest, TwoRailsAreOneLinkAndAMissingRailIsReplacedByTheOther) {
   const std::vector<std::string> rails{"127.0.0.1:0", "127.0.0.1:0"};
   Side a(1, "secret", 1, rails), b(2, "secret", 1, rails);
-  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(connect_both(a, b));
   ASSERT_TRUE(run({&a, &b}, [&] { return b.links.counters().handshakes == 6; }));
   b.links.open_receive(receive_of(a, 2));
   SendBlock first = block_to(a, b, 0);

@@ -118,7 +118,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   play(bulk_ends[0].value(), stream, piece, [&] {
     if (++heard == abandoned_after) {
       receives.close(kPeer, TransferId{1});
-      bulk.abandon(TransferId{1});
+      bulk.discard(TransferId{1});
     }
     Budget budget{kTurnBytes};
     return bulk.receive_blocks(kPeer, budget, events).has_value();

@@ -13,23 +13,23 @@ void ReceiveTable::open(const OpenReceive& receive) {
       receive.slots > 0 ? std::uint64_t{receive.slots} * meta.block_bytes : meta.size_bytes;
   HOPLITE_CHECK(receive.base.offset <= arena_bytes_);
   HOPLITE_CHECK(needed <= arena_bytes_ - receive.base.offset);
-  if (!has(receive.from)) ++senders_;
+  if (!has_receive_from(receive.from)) ++senders_;
   receives_.insert_or_assign({receive.from, receive.transfer}, receive);
 }
 
 void ReceiveTable::close(NodeId from, TransferId transfer) {
-  if (receives_.erase({from, transfer}) > 0 && !has(from)) --senders_;
+  if (receives_.erase({from, transfer}) > 0 && !has_receive_from(from)) --senders_;
 }
 
 void ReceiveTable::close_all(NodeId from) {
-  if (has(from)) --senders_;
+  if (has_receive_from(from)) --senders_;
   const auto first = receives_.lower_bound({from, TransferId{0}});
   auto last = first;
   while (last != receives_.end() && last->first.first == from) ++last;
   receives_.erase(first, last);
 }
 
-bool ReceiveTable::has(NodeId from) const {
+bool ReceiveTable::has_receive_from(NodeId from) const {
   const auto first = receives_.lower_bound({from, TransferId{0}});
   return first != receives_.end() && first->first.first == from;
 }

@@ -35,7 +35,7 @@ class ReceiveTable {
   [[nodiscard]] std::size_t senders() const { return senders_; }
 
  private:
-  [[nodiscard]] bool has(NodeId from) const;
+  [[nodiscard]] bool has_receive_from(NodeId from) const;
 
   std::uint64_t arena_bytes_;
   std::size_t senders_ = 0;

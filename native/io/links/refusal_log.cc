@@ -12,13 +12,13 @@ std::optional<std::string> RefusalLog::handle_refusal(const std::string& why, In
   }
   const bool is_said = std::exchange(last_, why) == why;
   if (lines_ > 0 && (is_said || lines_ == kLinesPerMinute)) {
-    ++unsaid_;
+    ++unlogged_;
     return std::nullopt;
   }
   ++lines_;
-  const std::uint64_t unsaid = std::exchange(unsaid_, 0);
-  if (unsaid == 0) return why;
-  return why + " (and " + std::to_string(unsaid) + " more were refused since the last line)";
+  const std::uint64_t unlogged = std::exchange(unlogged_, 0);
+  if (unlogged == 0) return why;
+  return why + " (and " + std::to_string(unlogged) + " more were refused since the last line)";
 }
 
 }  // namespace hoplite

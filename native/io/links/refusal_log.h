@@ -27,7 +27,7 @@ class RefusalLog {
   std::string last_;
   std::optional<Instant> minute_;  // start of the current minute
   std::size_t lines_ = 0;          // of it
-  std::uint64_t unsaid_ = 0;       // refusals since the last line
+  std::uint64_t unlogged_ = 0;     // refusals since the last line
 };
 
 }  // namespace hoplite

@@ -202,7 +202,7 @@ Result<bool> RailConnection::parse_frame(std::vector<FrameIn>& frames) {
     return false;
   }
   auto frame =
-      decode_body(*header, here.subspan(kFrameHeaderBytes, header->body_bytes), &layouts_heard_);
+      decode_body(*header, here.subspan(kFrameHeaderBytes, header->body_bytes), &received_layouts_);
   if (!frame) return frame.error();
   const auto payload = here.subspan(body_end, header->payload_bytes);
   frames.push_back({std::move(*frame), Bytes(payload.begin(), payload.end())});
@@ -324,7 +324,7 @@ Result<void> RailConnection::end_block(NodeId from, std::vector<IoEvent>& events
   return {};
 }
 
-void RailConnection::abandon(TransferId transfer) {
+void RailConnection::discard(TransferId transfer) {
   if (in_payload_ && block_.transfer == transfer) landing_.arrival = Arrival::kDiscard;
 }
 

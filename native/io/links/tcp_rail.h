@@ -65,13 +65,13 @@ class RailConnection {
   }
   [[nodiscard]] std::uint64_t queued_bytes() const { return queued_bytes_; }
   [[nodiscard]] std::uint64_t layout_bytes() const {  // that both ends remember
-    return layouts_said_.bytes() + layouts_heard_.bytes();
+    return sent_layouts_.bytes() + received_layouts_.bytes();
   }
 
   // ---- out ----
   void queue_frame(Bytes frame, std::optional<QueuedPush> push = {});  // header, body and payload
   // For the frames that are queued next. REQUIRES: each frame is sent, in this order.
-  [[nodiscard]] wire::Layouts& layouts_said() { return layouts_said_; }
+  [[nodiscard]] wire::Layouts& sent_layouts() { return sent_layouts_; }
   [[nodiscard]] bool is_queued(const QueuedPush& push) const { return pushes_.contains(push); }
   // The later BlockSent names its rail and ticket. REQUIRES: the extent stays as it is until then.
   void queue_block(const SendBlock& block);
@@ -89,7 +89,7 @@ class RailConnection {
   [[nodiscard]] Result<void> receive_blocks(NodeId from, Budget& budget,
                                             std::vector<IoEvent>& events);
   // The transfer is closed: the rest of its incoming block is not written to the arena.
-  void abandon(TransferId transfer);
+  void discard(TransferId transfer);
 
  private:
   struct OutFrame {
@@ -127,7 +127,7 @@ class RailConnection {
   std::uint64_t block_sent_ = 0;  // of blocks_.front(): head, then payload
   std::uint64_t queued_bytes_ = 0;
 
-  wire::Layouts layouts_said_, layouts_heard_;
+  wire::Layouts sent_layouts_, received_layouts_;
 
   Bytes input_;  // control: bytes not yet parsed, from input_read_ on
   std::size_t input_read_ = 0;

@@ -153,7 +153,7 @@ class TcpRailPieces : public TcpRail {
     bytes.insert(bytes.end(), payload.begin(), payload.end());
     return bytes;
   }
-  void say(std::span<const std::byte> bytes) const {
+  void send_bytes(std::span<const std::byte> bytes) const {
     ASSERT_EQ(::send(out_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
   }
   [[nodiscard]] bool is_readable(int timeout_ms) const {
@@ -161,7 +161,7 @@ class TcpRailPieces : public TcpRail {
     return ::poll(&asked, 1, timeout_ms) == 1;
   }
   // Receives once more, when the socket is readable.
-  [[nodiscard]] Result<void> hear() {
+  [[nodiscard]] Result<void> receive_blocks() {
     EXPECT_TRUE(is_readable(5000));
     Budget budget{kBlock};
     return in_.receive_blocks(kFirst, budget, landed_);
@@ -192,10 +192,10 @@ TEST_F(TcpRailPieces, BlocksLandWhereverTheyAreCut) {
       for (const auto piece :
            {bytes.first(first), bytes.subspan(first, then - first), bytes.subspan(then)}) {
         if (piece.empty()) continue;
-        say(piece);
-        ASSERT_TRUE(hear());
+        send_bytes(piece);
+        ASSERT_TRUE(receive_blocks());
       }
-      while (landed_.size() < 2) ASSERT_TRUE(hear());
+      while (landed_.size() < 2) ASSERT_TRUE(receive_blocks());
       expect_landed(2, 2 * kSmall);
     }
   }
@@ -208,27 +208,27 @@ TEST_F(TcpRailPieces, NobodyIsWokenForAPartOfALargeBlock) {
   receives_.open(receive);
   const Bytes block = block_of(kLarge, 0);
   const auto bytes = std::span<const std::byte>(block);
-  say(bytes.first(100));
-  ASSERT_TRUE(hear());
-  say(bytes.subspan(100, 30'000));
+  send_bytes(bytes.first(100));
+  ASSERT_TRUE(receive_blocks());
+  send_bytes(bytes.subspan(100, 30'000));
   EXPECT_FALSE(is_readable(0));
-  say(bytes.subspan(30'100));
-  while (landed_.empty()) ASSERT_TRUE(hear());
+  send_bytes(bytes.subspan(30'100));
+  while (landed_.empty()) ASSERT_TRUE(receive_blocks());
   expect_landed(1, kLarge);
-  say(block_of(kLarge, kLarge));  // and for the next one's head at once
-  while (landed_.size() < 2) ASSERT_TRUE(hear());
+  send_bytes(block_of(kLarge, kLarge));  // and for the next one's head at once
+  while (landed_.size() < 2) ASSERT_TRUE(receive_blocks());
   expect_landed(2, 2 * kLarge);
 }
 
 TEST_F(TcpRailPieces, TheEndOfTheStreamIsSeenInTheMiddleOfABlock) {
   receives_.open(receive_of(kFirst, 1));
   const Bytes block = block_of(kBlock, 0);
-  say(std::span(block).first(100));
-  ASSERT_TRUE(hear());
-  say(std::span(block).subspan(100, 1000));
+  send_bytes(std::span(block).first(100));
+  ASSERT_TRUE(receive_blocks());
+  send_bytes(std::span(block).subspan(100, 1000));
   ASSERT_EQ(::shutdown(out_.fd(), SHUT_WR), 0);
-  Result<void> heard = hear();
-  while (heard) heard = hear();
+  Result<void> heard = receive_blocks();
+  while (heard) heard = receive_blocks();
   EXPECT_EQ(heard.error().code, Code::kPeerLost);
   EXPECT_TRUE(landed_.empty());
 }
@@ -243,7 +243,7 @@ TEST_F(TcpRailPieces, AClosedWindowWakesWhoAwaitsMoreThanFitsIntoIt) {
     const auto left = std::span(block).subspan(said);
     const ssize_t sent = ::send(out_.fd(), left.data(), left.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) said += static_cast<std::size_t>(sent);
-    ASSERT_TRUE(hear());
+    ASSERT_TRUE(receive_blocks());
   }
   expect_landed(1, kBlock);
 }

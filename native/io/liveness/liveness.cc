@@ -21,9 +21,9 @@ namespace {
 constexpr int kFirstFreeFd = 3;  // below are the standard ones
 
 bool send_order(int orders, const LivenessOrder& order, Stream& connection) {
-  LivenessOrder said = order;
-  said.tls = connection.tls();
-  iovec part{&said, sizeof said};
+  LivenessOrder order_sent = order;
+  order_sent.tls = connection.tls();
+  iovec part{&order_sent, sizeof order_sent};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -38,7 +38,7 @@ bool send_order(int orders, const LivenessOrder& order, Stream& connection) {
     const int fd = connection.fd();
     std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
   }
-  if (::sendmsg(orders, &message, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof said) return false;
+  if (::sendmsg(orders, &message, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof order_sent) return false;
   [[maybe_unused]] const TlsSession* const theirs = connection.release_tls().release();
   return true;
 }
@@ -80,14 +80,14 @@ Liveness::~Liveness() {
 }
 
 void Liveness::watch(NodeId node, Incarnation incarnation, RailId rail, Stream connection) {
-  say({LivenessOrder::Kind::kWatch, node, incarnation, rail}, std::move(connection));
+  queue_order({LivenessOrder::Kind::kWatch, node, incarnation, rail}, std::move(connection));
 }
 
 void Liveness::forget(NodeId node, Incarnation upto) {
-  say({LivenessOrder::Kind::kForget, node, upto, RailId{}}, Stream{});
+  queue_order({LivenessOrder::Kind::kForget, node, upto, RailId{}}, Stream{});
 }
 
-void Liveness::say(const LivenessOrder& order, Stream connection) {
+void Liveness::queue_order(const LivenessOrder& order, Stream connection) {
   waiting_.push_back({order, std::move(connection)});
   [[maybe_unused]] const bool is_taken = flush();
 }

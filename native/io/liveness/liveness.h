@@ -59,7 +59,7 @@ class Liveness {
     Stream connection;
   };
   explicit Liveness(UniqueFd orders) : orders_(std::move(orders)) {}
-  void say(const LivenessOrder& order, Stream connection);
+  void queue_order(const LivenessOrder& order, Stream connection);
 
   UniqueFd orders_;
   std::deque<Waiting> waiting_;  // at most one order per rail and change of it

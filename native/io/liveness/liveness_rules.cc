@@ -18,20 +18,20 @@ void LivenessRules::handle_watch(NodeId node, Incarnation incarnation, RailId ra
   }
   peer.rails.set(rail.value);
   peer.was_closed = false;
-  peer.is_heard = true;  // the handshake has just come
+  peer.was_heard = true;  // the handshake has just come
 }
 
 void LivenessRules::handle_forget(NodeId node) { peers_.erase(node); }
 
 void LivenessRules::handle_pulse(NodeId node) {
   const auto found = peers_.find(node);
-  if (found != peers_.end()) found->second.is_heard = true;
+  if (found != peers_.end()) found->second.was_heard = true;
 }
 
 void LivenessRules::handle_goodbye(NodeId node) {
   const auto found = peers_.find(node);
   if (found == peers_.end()) return;
-  say(node, found->second, Verdict::kLeft);
+  report(node, found->second, Verdict::kLeft);
   peers_.erase(found);
 }
 
@@ -42,10 +42,10 @@ void LivenessRules::handle_end(NodeId node, RailId rail, RailEnd end) {
   peer.rails.reset(rail.value);
   peer.was_closed = peer.was_closed || end == RailEnd::kClosed;
   if (peer.rails.any()) {
-    say(node, peer, end == RailEnd::kCut ? Verdict::kRailCut : Verdict::kRailLost, rail);
+    report(node, peer, end == RailEnd::kCut ? Verdict::kRailCut : Verdict::kRailLost, rail);
     return;
   }
-  say(node, peer, peer.was_closed ? Verdict::kDead : Verdict::kUnreachable);
+  report(node, peer, peer.was_closed ? Verdict::kDead : Verdict::kUnreachable);
   peers_.erase(found);
 }
 
@@ -56,13 +56,13 @@ void LivenessRules::handle_tick(Instant now) {
   for (auto each = peers_.begin(); each != peers_.end();) {
     const NodeId node = each->first;
     Peer& peer = each->second;
-    peer.silence = std::exchange(peer.is_heard, false) ? Duration{} : peer.silence + passed;
+    peer.silence = std::exchange(peer.was_heard, false) ? Duration{} : peer.silence + passed;
     const bool is_frozen = peer.silence >= limits_.dead;
     const bool is_suspect = peer.silence >= limits_.suspect;
     if (is_frozen) {
-      say(node, peer, Verdict::kFrozen);
+      report(node, peer, Verdict::kFrozen);
     } else if (is_suspect != peer.is_suspect) {
-      say(node, peer, is_suspect ? Verdict::kSuspect : Verdict::kRecovered);
+      report(node, peer, is_suspect ? Verdict::kSuspect : Verdict::kRecovered);
     }
     peer.is_suspect = is_suspect;
     each = is_frozen ? peers_.erase(each) : std::next(each);
@@ -81,7 +81,7 @@ Duration LivenessRules::silence(NodeId node) const {
   return found == peers_.end() ? Duration{} : found->second.silence;
 }
 
-void LivenessRules::say(NodeId node, const Peer& peer, Verdict verdict, RailId rail) {
+void LivenessRules::report(NodeId node, const Peer& peer, Verdict verdict, RailId rail) {
   events_.push_back({node, peer.incarnation, rail, verdict});
 }
 

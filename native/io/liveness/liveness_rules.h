@@ -78,11 +78,11 @@ class LivenessRules {
     Incarnation incarnation;
     std::bitset<kRailsMax> rails;  // open
     Duration silence;
-    bool is_heard = false;  // since the last tick
+    bool was_heard = false;  // since the last tick
     bool is_suspect = false;
     bool was_closed = false;  // True if a rail was closed since the last one was opened
   };
-  void say(NodeId node, const Peer& peer, Verdict verdict, RailId rail = RailId{0});
+  void report(NodeId node, const Peer& peer, Verdict verdict, RailId rail = RailId{0});
 
   LivenessLimits limits_;
   std::map<NodeId, Peer> peers_;

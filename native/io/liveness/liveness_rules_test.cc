@@ -26,12 +26,12 @@ class LivenessRulesTest : public ::testing::Test {
     }
   }
   std::vector<Verdict> verdicts() {
-    std::vector<Verdict> said;
+    std::vector<Verdict> sent;
     while (const auto event = rules_.poll_event()) {
       EXPECT_EQ(event->node, kPeer);
-      said.push_back(event->verdict);
+      sent.push_back(event->verdict);
     }
-    return said;
+    return sent;
   }
   using Verdicts = std::vector<Verdict>;
 

@@ -101,7 +101,7 @@ class LivenessTest : public ::testing::Test {
     liveness_->watch(kPeer, kLife, RailId{rail}, Stream(std::move(connection)));
   }
   // An event that is no mere suspicion, if there is one: the peer here says nothing by itself.
-  std::optional<LivenessEvent> said() {
+  std::optional<LivenessEvent> poll_event() {
     for (const LivenessEvent& event : liveness_->take_events()) {
       if (event.verdict != Verdict::kSuspect && event.verdict != Verdict::kRecovered) return event;
     }
@@ -109,7 +109,7 @@ class LivenessTest : public ::testing::Test {
   }
   LivenessEvent next() {  // waits for it
     for (;;) {
-      if (const auto event = said()) return *event;
+      if (const auto event = poll_event()) return *event;
       pollfd ready{liveness_->fd(), POLLIN, 0};
       HOPLITE_CHECK(::poll(&ready, 1, kSoonMs) == 1);
     }
@@ -125,7 +125,7 @@ class LivenessTest : public ::testing::Test {
       if (got == expected) return true;
     }
   }
-  static void say(const UniqueFd& theirs, const LinkFrame& frame) {
+  static void send_frame(const UniqueFd& theirs, const LinkFrame& frame) {
     const Bytes bytes = frame_of(frame);
     ASSERT_EQ(::send(theirs.value(), bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
   }
@@ -152,7 +152,7 @@ TEST_F(LivenessTest, AfterGoodbyeItsEndIsNoDeath) {
   start();
   Pair pair = connected();
   watch(std::move(pair.ours));
-  say(pair.theirs, Goodbye{});
+  send_frame(pair.theirs, Goodbye{});
   pair.theirs.reset();
   EXPECT_EQ(next().verdict, Verdict::kLeft);
 }
@@ -178,7 +178,7 @@ TEST_F(LivenessTest, WhoTalksNonsenseLosesTheConnectionAndIsNotDead) {
   start();
   Pair pair = connected();
   watch(std::move(pair.ours));
-  say(pair.theirs, CloseRail{});
+  send_frame(pair.theirs, CloseRail{});
   EXPECT_FALSE(hears(pair.theirs, Goodbye{}));
   EXPECT_EQ(next().verdict, Verdict::kUnreachable);
 }
@@ -192,7 +192,7 @@ TEST_F(LivenessTest, ASecondConnectionOfARailReplacesTheFirstInSilence) {
   watch(std::move(second.ours));
   EXPECT_FALSE(hears(first.theirs, Goodbye{}));
   EXPECT_TRUE(hears(second.theirs, Pulse{}));
-  EXPECT_FALSE(said());
+  EXPECT_FALSE(poll_event());
 }
 
 TEST_F(LivenessTest, OneRailOfTwoIsNoDeath) {

@@ -39,7 +39,7 @@ constexpr std::size_t kReadBytes = 4096;
 // unreachable. When the peer sends again, so does this node.
 constexpr Duration kUnreadMax = 10_s;
 // The limit on waiting events that are only counted, while the reactor has no time to take them.
-constexpr std::size_t kUnsaidMax = 64;
+constexpr std::size_t kUnsentEventsMax = 64;
 
 Instant read_clock() {  // the reactor's is too late for us, and starving is what we measure
   timespec now{};
@@ -93,7 +93,7 @@ void ask_for_early_turns() {
 
 }  // namespace
 
-void LivenessThread::live(int orders, const LivenessLimits& limits) noexcept {
+void LivenessThread::thread_main(int orders, const LivenessLimits& limits) noexcept {
   ::pthread_setname_np(::pthread_self(), "hoplite-live");
   ask_for_early_turns();
   const auto answer = [orders](int number) {
@@ -144,11 +144,11 @@ void LivenessThread::run() noexcept {
     for (const Ready& ready : poller_.wait(std::max(left, Duration{0}))) {
       if (ready.token == kOrdersToken) take_orders();
       const auto each = connections_.find(ready.token);
-      if (each != connections_.end()) hear(each);
+      if (each != connections_.end()) receive_from(each);
     }
     const Instant now = read_clock();
     if (now >= next_tick_) tick(now);
-    say_events();
+    send_events();
   }
 }
 
@@ -177,13 +177,13 @@ void LivenessThread::take_orders() {
       std::memcpy(&number, CMSG_DATA(header), sizeof number);
       fd = UniqueFd(number);
     }
-    take(order, Stream(std::move(fd), std::unique_ptr<TlsSession>(order.tls)));
+    handle_order(order, Stream(std::move(fd), std::unique_ptr<TlsSession>(order.tls)));
   }
 }
 
-void LivenessThread::take(const LivenessOrder& order, Stream connection) {
+void LivenessThread::handle_order(const LivenessOrder& order, Stream connection) {
   if (order.kind == LivenessOrder::Kind::kForget) {
-    leave(order.node, order.incarnation);
+    end_connections(order.node, order.incarnation);
     rules_.handle_forget(order.node);
     return;
   }
@@ -195,7 +195,7 @@ void LivenessThread::take(const LivenessOrder& order, Stream connection) {
   // The end of the stream is an event even without interest. Ticks read the bytes that arrive
   // earlier.
   if (connection.fd() < 0 || !poller_.add(connection.fd(), token, Interest::kNone)) {
-    unsaid_.push_back({order.node, order.incarnation, order.rail, Verdict::kRailLost});
+    unsent_events_.push_back({order.node, order.incarnation, order.rail, Verdict::kRailLost});
     return;
   }
   Connection& added = connections_[token];
@@ -208,7 +208,7 @@ void LivenessThread::take(const LivenessOrder& order, Stream connection) {
 
 // ---- connections ----
 
-void LivenessThread::hear(Connections::iterator each) {
+void LivenessThread::receive_from(Connections::iterator each) {
   if (const auto how = receive(each->second)) end(each, *how);
 }
 
@@ -253,7 +253,7 @@ bool LivenessThread::handle_input(Connection& connection, std::span<const std::b
 void LivenessThread::pulse(Connections::iterator each) {
   Connection& connection = each->second;
   if (rules_.silence(connection.node) > kUnreadMax) return;
-  const auto sent = say(connection, std::span(pulse_frame()).subspan(connection.pulse_sent));
+  const auto sent = send_bytes(connection, std::span(pulse_frame()).subspan(connection.pulse_sent));
   if (!sent) {
     const RailEnd how = end_of(connection.stream);
     [[maybe_unused]] const auto rest = receive(connection);  // its Goodbye may have come meanwhile
@@ -262,7 +262,8 @@ void LivenessThread::pulse(Connections::iterator each) {
   connection.pulse_sent = (connection.pulse_sent + *sent) % pulse_frame().size();
 }
 
-Result<std::size_t> LivenessThread::say(Connection& connection, std::span<const std::byte> bytes) {
+Result<std::size_t> LivenessThread::send_bytes(Connection& connection,
+                                               std::span<const std::byte> bytes) {
   Stream& stream = connection.stream;
   if (auto flushed = stream.flush(); !flushed) return flushed.error();
   if (!stream.is_ready()) return std::size_t{0};
@@ -277,7 +278,7 @@ void LivenessThread::end(Connections::iterator each, RailEnd how) {
   rules_.handle_end(node, rail, how);
 }
 
-void LivenessThread::leave(NodeId node, Incarnation upto) {
+void LivenessThread::end_connections(NodeId node, Incarnation upto) {
   const auto is_meant = [&](const Connection& connection) {
     return connection.node == node && connection.incarnation <= upto;
   };
@@ -291,7 +292,7 @@ void LivenessThread::leave(NodeId node, Incarnation upto) {
                         pulse_frame().end());
     }
     encode(LinkFrame{Goodbye{}}, last_words);
-    [[maybe_unused]] const auto sent = say(connection, last_words);
+    [[maybe_unused]] const auto sent = send_bytes(connection, last_words);
   }
   std::erase_if(connections_, [&](const auto& each) { return is_meant(each.second); });
 }
@@ -299,25 +300,26 @@ void LivenessThread::leave(NodeId node, Incarnation upto) {
 // ---- turns ----
 
 void LivenessThread::tick(Instant now) {
-  for (auto each = connections_.begin(); each != connections_.end();) hear(each++);
+  for (auto each = connections_.begin(); each != connections_.end();) receive_from(each++);
   for (auto each = connections_.begin(); each != connections_.end();) pulse(each++);
   rules_.handle_tick(now);
   next_tick_ = now + kPulseEvery;
 }
 
-void LivenessThread::say_events() {
+void LivenessThread::send_events() {
   while (const auto event = rules_.poll_event()) {
-    if (is_final(event->verdict)) leave(event->node, event->incarnation);
+    if (is_final(event->verdict)) end_connections(event->node, event->incarnation);
     const bool is_only_counted =
         event->verdict == Verdict::kSuspect || event->verdict == Verdict::kRecovered;
-    if (!is_only_counted || unsaid_.size() < kUnsaidMax) unsaid_.push_back(*event);
+    if (!is_only_counted || unsent_events_.size() < kUnsentEventsMax)
+      unsent_events_.push_back(*event);
   }
-  while (!unsaid_.empty()) {
-    const ssize_t sent = ::send(orders_.value(), &unsaid_.front(), sizeof(LivenessEvent),
+  while (!unsent_events_.empty()) {
+    const ssize_t sent = ::send(orders_.value(), &unsent_events_.front(), sizeof(LivenessEvent),
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && would_block()) return;  // again at the next tick
     // on another error the reactor is gone, and the end of `orders` shows it
-    unsaid_.pop_front();
+    unsent_events_.pop_front();
   }
 }
 

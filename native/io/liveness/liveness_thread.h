@@ -28,7 +28,7 @@ class LivenessThread {
 
   // Runs the thread: sends 0 or an errno on `orders`, then works until the other end is shut down.
   // REQUIRES: `orders` is in the process's table and stays open until the answer.
-  static void live(int orders, const LivenessLimits& limits) noexcept;
+  static void thread_main(int orders, const LivenessLimits& limits) noexcept;
 
  private:
   struct Connection {
@@ -49,26 +49,26 @@ class LivenessThread {
 
   void run() noexcept;
   void take_orders();
-  void take(const LivenessOrder& order, Stream connection);
-  void hear(Connections::iterator each);
+  void handle_order(const LivenessOrder& order, Stream connection);
+  void receive_from(Connections::iterator each);
   // Returns how the byte stream ended, or nothing while it is open.
   [[nodiscard]] std::optional<RailEnd> receive(Connection& connection);
   // Returns false for a frame that is not allowed here.
   [[nodiscard]] bool handle_input(Connection& connection, std::span<const std::byte> bytes);
   void pulse(Connections::iterator each);
   // Returns how many bytes the kernel took.
-  [[nodiscard]] static Result<std::size_t> say(Connection& connection,
-                                               std::span<const std::byte> bytes);
+  [[nodiscard]] static Result<std::size_t> send_bytes(Connection& connection,
+                                                      std::span<const std::byte> bytes);
   void end(Connections::iterator each, RailEnd how);
-  void leave(NodeId node, Incarnation upto);  // Goodbye, and close
+  void end_connections(NodeId node, Incarnation upto);  // Goodbye, and close
   void tick(Instant now);
-  void say_events();
+  void send_events();
 
   UniqueFd orders_;
   Poller poller_;
   LivenessRules rules_;
   Connections connections_;
-  std::deque<LivenessEvent> unsaid_;  // events that wait for the reactor
+  std::deque<LivenessEvent> unsent_events_;  // events that wait for the reactor
   Instant next_tick_;
   std::uint64_t next_token_;
   bool is_running_ = true;

@@ -31,14 +31,14 @@ Result<SpillFile> SpillFile::open(const std::string& directory) {
 
 Result<void> SpillFile::write(std::span<const std::byte> bytes, std::uint64_t offset) const {
   while (!bytes.empty()) {
-    const ssize_t taken =
+    const ssize_t written =
         ::pwrite(file_.value(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (taken < 0 && errno == EINTR) continue;
-    if (taken < 0) {
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
       return system_error("writing " + std::to_string(bytes.size()) + " bytes to " + directory_);
     }
-    bytes = bytes.subspan(static_cast<std::size_t>(taken));
-    offset += static_cast<std::uint64_t>(taken);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
   }
   return {};
 }

@@ -23,7 +23,7 @@ void Newcomers::remove(std::uint64_t token) {
   sources_.erase(found);
 }
 
-std::optional<std::uint64_t> Newcomers::displaced() const {
+std::optional<std::uint64_t> Newcomers::eviction_candidate() const {
   const auto most = std::max_element(
       of_a_source_.begin(), of_a_source_.end(),
       [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });

@@ -28,7 +28,7 @@ class Newcomers {
   [[nodiscard]] bool is_full() const { return sources_.size() >= max_; }
   // Returns the connection that the next one displaces when all places are taken; nullopt if none
   // may be displaced. Cost: O(sources).
-  [[nodiscard]] std::optional<std::uint64_t> displaced() const;
+  [[nodiscard]] std::optional<std::uint64_t> eviction_candidate() const;
 
  private:
   using Source = std::uint64_t;

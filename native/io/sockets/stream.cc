@@ -23,9 +23,9 @@ Result<void> Stream::flush() {
 
 Result<std::size_t> Stream::send(std::span<iovec> parts) {
   if (tls_ != nullptr) {
-    auto taken = tls_->send(fd(), parts);
+    auto sent = tls_->send(fd(), parts);
     if (const auto end = tls_->end()) end_ = end->number;
-    return taken;
+    return sent;
   }
   msghdr message{};
   message.msg_iov = parts.data();

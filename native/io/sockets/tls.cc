@@ -163,7 +163,7 @@ TlsSession::TlsSession(SSL_CTX* context, Side side, std::uint64_t rekey_bytes)
     return;
   }
   ::SSL_set_connect_state(ssl_);
-  [[maybe_unused]] const auto greeted = greet();  // it can only want to hear
+  [[maybe_unused]] const auto greeted = advance_handshake();  // it can only want to hear
 }
 
 TlsSession::~TlsSession() { ::SSL_free(ssl_); }
@@ -242,7 +242,7 @@ Result<std::size_t> TlsSession::receive(int fd, std::span<const iovec> parts, Re
   fd_ = fd;
   ahead_ = ahead;
   if (!is_open_) {
-    auto greeted = greet();
+    auto greeted = advance_handshake();
     const auto flushed = flush(fd);  // a refusal leaves as well
     if (!greeted) return greeted.error();
     if (!flushed) return flushed.error();
@@ -299,7 +299,7 @@ std::size_t TlsSession::pull(std::span<std::byte> into) {
 
 // ---- greeting ----
 
-Result<void> TlsSession::greet() {
+Result<void> TlsSession::advance_handshake() {
   ::ERR_clear_error();
   const int result = ::SSL_do_handshake(ssl_);
   if (result == 1) {
@@ -367,7 +367,7 @@ bool is_tls(std::span<const std::byte> first) {
   return first.size() > 1 && (first[0] == kAlert || first[0] == kGreeting) && first[1] == kMajor;
 }
 
-std::span<const std::byte> no_tls_here() {
+std::span<const std::byte> no_tls_alert() {
   static constexpr std::array<std::byte, 7> kAlert{std::byte{0x15},
                                                    std::byte{3},
                                                    std::byte{3},

@@ -63,7 +63,7 @@ class TlsSession {
  private:
   friend struct TlsBytes;  // what OpenSSL calls
   [[nodiscard]] std::size_t unsent_bytes() const { return out_.size() - out_sent_; }
-  [[nodiscard]] Result<void> greet();
+  [[nodiscard]] Result<void> advance_handshake();
   [[nodiscard]] Result<void> write(std::span<const std::byte> record);
   [[nodiscard]] Error failure();
   [[nodiscard]] std::size_t pull(std::span<std::byte> into);  // 0: nothing now, or end_
@@ -105,6 +105,6 @@ class TlsContext {
 // True if these first bytes of a connection are a TLS record: no frame of ours begins like that.
 [[nodiscard]] bool is_tls(std::span<const std::byte> first);
 // Returns the answer of a node without TLS to a peer with TLS: the TLS alert "protocol version".
-[[nodiscard]] std::span<const std::byte> no_tls_here();
+[[nodiscard]] std::span<const std::byte> no_tls_alert();
 
 }  // namespace hoplite

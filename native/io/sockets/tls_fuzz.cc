@@ -42,16 +42,16 @@ class End {
  public:
   explicit End(TlsSession::Side side) : End(connect(), side) {}
 
-  void say(std::size_t size) {
+  void send_some(std::size_t size) {
     if (is_gone_ || !stream_.is_ready()) return;
     Bytes next(size);
-    for (std::size_t i = 0; i < size; ++i) next[i] = said_at(said_ + i);
+    for (std::size_t i = 0; i < size; ++i) next[i] = said_at(sent_bytes_ + i);
     iovec part{next.data(), next.size()};
     auto taken = stream_.send({&part, 1});
     is_gone_ = !taken;
-    if (taken) said_ += *taken;
+    if (taken) sent_bytes_ += *taken;
   }
-  void hear(std::size_t size, ReadAhead ahead) {
+  void receive_some(std::size_t size, ReadAhead ahead) {
     Bytes into(size);
     do {  // what was read ahead is used up before the other end's turn
       if (is_gone_ || !stream_.flush()) return;
@@ -59,12 +59,13 @@ class End {
                        iovec{into.data() + size / 3, size - size / 3}};
       auto got = stream_.receive(parts, ahead);
       is_gone_ = !got;
-      for (std::size_t i = 0; got && i < *got; ++i) HOPLITE_CHECK(into[i] == said_at(heard_++));
+      for (std::size_t i = 0; got && i < *got; ++i)
+        HOPLITE_CHECK(into[i] == said_at(received_bytes_++));
     } while (stream_.has_unread() && ahead == ReadAhead::kAllowed);
   }
   [[nodiscard]] int wire() const { return wire_.value(); }
-  [[nodiscard]] std::size_t said() const { return said_; }
-  [[nodiscard]] std::size_t heard() const { return heard_; }
+  [[nodiscard]] std::size_t sent_bytes() const { return sent_bytes_; }
+  [[nodiscard]] std::size_t received_bytes() const { return received_bytes_; }
 
  private:
   End(std::array<UniqueFd, 2> ends, TlsSession::Side side)
@@ -73,7 +74,7 @@ class End {
   Stream stream_;
   UniqueFd wire_;
   bool is_gone_ = false;
-  std::size_t said_ = 0, heard_ = 0;
+  std::size_t sent_bytes_ = 0, received_bytes_ = 0;
 };
 
 // Passes at most `size` bytes on: the last of them changed, or all of them twice.
@@ -91,13 +92,13 @@ void pass(const End& from, const End& to, std::size_t size, bool changed, bool t
 void step(End& one, End& other, std::uint8_t deed, std::size_t size) {
   switch (deed % 8) {
     case 0:
-      return one.say(size);
+      return one.send_some(size);
     case 1:
-      return one.hear(size, ReadAhead::kAllowed);
+      return one.receive_some(size, ReadAhead::kAllowed);
     case 2:
-      return one.hear(size, ReadAhead::kNone);
+      return one.receive_some(size, ReadAhead::kNone);
     case 3:
-      return one.hear(size, ReadAhead::kInHand);
+      return one.receive_some(size, ReadAhead::kInHand);
     case 4:
       return pass(one, other, size, true, false);
     case 5:
@@ -117,7 +118,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   End dialler(TlsSession::Side::kDials), listener(TlsSession::Side::kListens);
   for (int turn = 0; turn < 3 && input[0] % 4 != 0; ++turn) {  // mostly they have met already
     for (auto [one, other] : {std::pair(&dialler, &listener), std::pair(&listener, &dialler)}) {
-      one->hear(1, ReadAhead::kNone);
+      one->receive_some(1, ReadAhead::kNone);
       pass(*one, *other, kSaidMax, false, false);
     }
   }
@@ -126,7 +127,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     step(is_first ? dialler : listener, is_first ? listener : dialler, input[0] / 2,
          1U + (input[1] * 256U + input[2]) % kSaidMax);
   }
-  HOPLITE_CHECK(listener.heard() <= dialler.said());
-  HOPLITE_CHECK(dialler.heard() <= listener.said());
+  HOPLITE_CHECK(listener.received_bytes() <= dialler.sent_bytes());
+  HOPLITE_CHECK(dialler.received_bytes() <= listener.sent_bytes());
   return 0;
 }

@@ -116,10 +116,10 @@ class TlsTest : public ::testing::Test {
   }
   // Sends all of it through sockets that fill up, and receives it `ask` bytes at a time.
   static Bytes pass(Stream& from, Stream& to, Bytes bytes, std::size_t ask, ReadAhead ahead) {
-    Bytes heard;
+    Bytes received;
     Bytes room(ask);
     std::size_t said = 0;
-    while (heard.size() < bytes.size()) {
+    while (received.size() < bytes.size()) {
       EXPECT_TRUE(from.flush());
       if (said < bytes.size() && from.is_ready()) {
         iovec part{bytes.data() + said, bytes.size() - said};
@@ -128,11 +128,12 @@ class TlsTest : public ::testing::Test {
       for (std::size_t got = ask; got == ask;) {
         iovec part{room.data(), room.size()};
         got = must(to.receive({&part, 1}, ahead));
-        heard.insert(heard.end(), room.begin(), room.begin() + static_cast<std::ptrdiff_t>(got));
+        received.insert(received.end(), room.begin(),
+                        room.begin() + static_cast<std::ptrdiff_t>(got));
       }
       EXPECT_FALSE(to.has_unread());
     }
-    return heard;
+    return received;
   }
 
   Authority ours_;
@@ -193,8 +194,8 @@ TEST_F(TlsTest, WhatCameBeforeTheEndIsHeardAndThenTheEnd) {
   iovec out{bytes.data(), bytes.size()};
   ASSERT_EQ(must(pair.dialler.send({&out, 1})), bytes.size());
   pair.dialler = Stream();
-  Bytes heard(2000);
-  iovec in{heard.data(), heard.size()};
+  Bytes received(2000);
+  iovec in{received.data(), received.size()};
   EXPECT_EQ(must(pair.listener.receive({&in, 1}, ReadAhead::kAllowed)), bytes.size());
   auto end = pair.listener.receive({&in, 1}, ReadAhead::kAllowed);
   ASSERT_FALSE(end);
@@ -210,9 +211,9 @@ TEST_F(TlsTest, AnEndThatIsOnlySaidIsTheEnd) {
   ASSERT_GE(::SSL_shutdown(stranger.ssl()), 0);
   Bytes room(100);
   iovec in{room.data(), room.size()};
-  auto heard = listener.receive({&in, 1}, ReadAhead::kAllowed);
-  ASSERT_FALSE(heard);
-  EXPECT_EQ(heard.error().code, Code::kPeerLost);
+  auto received = listener.receive({&in, 1}, ReadAhead::kAllowed);
+  ASSERT_FALSE(received);
+  EXPECT_EQ(received.error().code, Code::kPeerLost);
   EXPECT_EQ(listener.end(), 0);
 }
 
@@ -222,18 +223,18 @@ TEST_F(TlsTest, WhoAsksForOtherKeysIsAnsweredByWhoHasNothingToSay) {
   Stranger stranger(ours_.certify(), std::move(ends[0]));
   stranger.greet(listener);
   Bytes bytes = noise(100);
-  Bytes heard(bytes.size());
+  Bytes received(bytes.size());
   for (int i = 0; i < 10'000; ++i) {
     ASSERT_TRUE(stranger.ask_for_keys());
     iovec in{bytes.data(), bytes.size()};
     ASSERT_EQ(must(listener.receive({&in, 1}, ReadAhead::kAllowed)), 0U);
     ASSERT_FALSE(listener.has_unsent());
-    ASSERT_LT(::SSL_read(stranger.ssl(), heard.data(), 100), 0);  // nothing but keys
+    ASSERT_LT(::SSL_read(stranger.ssl(), received.data(), 100), 0);  // nothing but keys
   }
   iovec out{bytes.data(), bytes.size()};
   ASSERT_EQ(must(listener.send({&out, 1})), bytes.size());
-  EXPECT_EQ(::SSL_read(stranger.ssl(), heard.data(), 100), 100);
-  EXPECT_EQ(heard, bytes);
+  EXPECT_EQ(::SSL_read(stranger.ssl(), received.data(), 100), 100);
+  EXPECT_EQ(received, bytes);
 }
 
 TEST_F(TlsTest, WhoAsksForKeysAndTakesNoneIsCutOff) {
@@ -245,9 +246,9 @@ TEST_F(TlsTest, WhoAsksForKeysAndTakesNoneIsCutOff) {
     ASSERT_TRUE(stranger.ask_for_keys());
     std::byte none{};
     iovec in{&none, 1};
-    const auto heard = listener.receive({&in, 1}, ReadAhead::kAllowed);
-    if (heard) continue;
-    EXPECT_EQ(heard.error().code, Code::kBadFrame);
+    const auto received = listener.receive({&in, 1}, ReadAhead::kAllowed);
+    if (received) continue;
+    EXPECT_EQ(received.error().code, Code::kBadFrame);
     return;
   }
   FAIL() << "its answers wait without bound";
@@ -265,9 +266,9 @@ TEST_F(TlsTest, AChangedByteIsABadFrame) {
   wire[500] ^= std::byte{1};
   ASSERT_EQ(::send(pair.dialler.fd(), wire.data(), static_cast<std::size_t>(got), 0), got);
   iovec in{wire.data(), wire.size()};
-  auto heard = pair.listener.receive({&in, 1}, ReadAhead::kAllowed);
-  ASSERT_FALSE(heard);
-  EXPECT_EQ(heard.error().code, Code::kBadFrame);
+  auto received = pair.listener.receive({&in, 1}, ReadAhead::kAllowed);
+  ASSERT_FALSE(received);
+  EXPECT_EQ(received.error().code, Code::kBadFrame);
 }
 
 TEST_F(TlsTest, ADiallerOfAnotherAuthorityIsRefusedAndBothEndsSaySo) {
