@@ -30,7 +30,7 @@ Named sizes_by_name(const NodeStats& stats) {
 
 }  // namespace
 
-Named by_name(const NodeStats& stats) {
+Named counters_by_name(const NodeStats& stats) {
   const EngineStats& e = stats.engine;
   const LinkCounters& l = stats.links;
   const LocalCounters& c = stats.clients;
@@ -106,7 +106,7 @@ void Completion::publish(const NodeStats& stats) {
   stats_ = stats;
 }
 
-void Completion::say(const NodeEvent& event) {
+void Completion::push_event(const NodeEvent& event) {
   {
     const std::lock_guard guard(mutex_);
     if (events_.size() == kEventsWaitingMax) events_.pop_front();
@@ -124,14 +124,14 @@ void Completion::close() {
   has_list_.notify_all();
 }
 
-RequestId Completion::new_list() {
+RequestId Completion::begin_list() {
   const std::lock_guard guard(mutex_);
   const RequestId list{++last_list_};
   lists_.emplace(list, std::nullopt);
   return list;
 }
 
-void Completion::answer(RequestId list, Listing listing) {
+void Completion::finish_list(RequestId list, Listing listing) {
   {
     const std::lock_guard guard(mutex_);
     const auto it = lists_.find(list);

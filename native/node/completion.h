@@ -32,7 +32,7 @@ struct NodeStats {
   TurnCounters turns;
 };
 // Every counter under its own name; those of io/ begin with "link_" or "client_".
-[[nodiscard]] std::map<std::string, std::uint64_t> by_name(const NodeStats& stats);
+[[nodiscard]] std::map<std::string, std::uint64_t> counters_by_name(const NodeStats& stats);
 
 class Completion {
  public:
@@ -42,16 +42,16 @@ class Completion {
 
   // Reactor only.
   void publish(const NodeStats& stats);
-  void say(const NodeEvent& event);
-  void answer(RequestId list, Listing listing);
+  void push_event(const NodeEvent& event);
+  void finish_list(RequestId list, Listing listing);
 
   // Any thread.
   void close();  // wakes the threads that wait for an event
   [[nodiscard]] std::optional<NodeEvent> next_event(Duration timeout);
   [[nodiscard]] NodeStats stats() const;
-  [[nodiscard]] RequestId new_list();
+  [[nodiscard]] RequestId begin_list();
   // Waits for the answer to `list`; returns nothing after close(). REQUIRES: `list` comes from
-  // new_list() and is taken once.
+  // begin_list() and is taken once.
   [[nodiscard]] Listing take_list(RequestId list);
 
  private:

@@ -15,7 +15,7 @@ NodeEvent death_of(std::uint64_t node) {
 TEST(Completion, EventsComeInOrderToAWaitingThread) {
   Completion completion;
   std::thread reactor([&] {
-    for (std::uint64_t node = 1; node <= 100; ++node) completion.say(death_of(node));
+    for (std::uint64_t node = 1; node <= 100; ++node) completion.push_event(death_of(node));
   });
   for (std::uint64_t node = 1; node <= 100; ++node) {
     const auto event = completion.next_event(10_s);
@@ -35,7 +35,7 @@ TEST(Completion, ClosingEndsEveryWaitButLosesNoEvent) {
   std::thread waiting([&] { EXPECT_FALSE(completion.next_event(100_s).has_value()); });
   completion.close();
   waiting.join();
-  completion.say(death_of(3));
+  completion.push_event(death_of(3));
   EXPECT_TRUE(completion.next_event(100_s).has_value());
   EXPECT_FALSE(completion.next_event(100_s).has_value());
 }
@@ -43,7 +43,7 @@ TEST(Completion, ClosingEndsEveryWaitButLosesNoEvent) {
 TEST(Completion, PastItsLimitTheOldestEventGoes) {
   Completion completion;
   for (std::uint64_t node = 0; node <= Completion::kEventsWaitingMax; ++node) {
-    completion.say(death_of(node));
+    completion.push_event(death_of(node));
   }
   EXPECT_EQ(completion.next_event(1_ms)->node, NodeId{1});
 }
@@ -57,7 +57,7 @@ TEST(Completion, CountersAreReadAsTheyWerePublished) {
   stats.clients.clients = 8;
   stats.turns.turns = 9;
   completion.publish(stats);
-  const auto named = by_name(completion.stats());
+  const auto named = counters_by_name(completion.stats());
   EXPECT_EQ(named.at("arena_bytes"), 5U);
   EXPECT_EQ(named.at("objects"), 6U);
   EXPECT_EQ(named.at("links_up"), 7U);
@@ -67,12 +67,12 @@ TEST(Completion, CountersAreReadAsTheyWerePublished) {
 
 TEST(Completion, HandsEachListToWhoAskedForIt) {
   Completion completion;
-  const RequestId first = completion.new_list();
-  const RequestId second = completion.new_list();
+  const RequestId first = completion.begin_list();
+  const RequestId second = completion.begin_list();
   ObjectRow row;
   row.size_bytes = 7;
-  completion.answer(second, {{row}, {}, {}});
-  completion.answer(first, {});
+  completion.finish_list(second, {{row}, {}, {}});
+  completion.finish_list(first, {});
   EXPECT_TRUE(completion.take_list(first).objects.empty());
   const auto rows = completion.take_list(second).objects;
   ASSERT_EQ(rows.size(), 1U);
@@ -81,7 +81,7 @@ TEST(Completion, HandsEachListToWhoAskedForIt) {
 
 TEST(Completion, ClosingEndsTheWaitForAList) {
   Completion completion;
-  const RequestId list = completion.new_list();
+  const RequestId list = completion.begin_list();
   std::thread waiting([&] { EXPECT_TRUE(completion.take_list(list).objects.empty()); });
   completion.close();
   waiting.join();

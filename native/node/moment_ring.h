@@ -31,13 +31,13 @@ class MomentRing {
     __builtin_prefetch(next + sizeof(Moment) - 1, 1);
   }
 
-  // Adds those that `is_meant` to `told`. Cost: O(places).
+  // Appends the moments that match. Cost: O(places).
   template <typename Predicate>
-  void tell(Predicate is_meant, Remembered& told) const {
-    std::copy_if(kept_.begin(), kept_.end(), std::back_inserter(told.moments), is_meant);
-    told.kept_max += kept_.capacity();
-    told.forgotten += forgotten_;
-    if (forgotten_ > 0) told.oldest = std::max(told.oldest, kept_[next_].at);
+  void append_to(Predicate matches, Remembered& remembered) const {
+    std::copy_if(kept_.begin(), kept_.end(), std::back_inserter(remembered.moments), matches);
+    remembered.kept_max += kept_.capacity();
+    remembered.forgotten += forgotten_;
+    if (forgotten_ > 0) remembered.oldest = std::max(remembered.oldest, kept_[next_].at);
   }
 
  private:

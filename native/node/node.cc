@@ -113,13 +113,15 @@ std::optional<NodeEvent> Node::next_event(Duration timeout) {
   return completion_.next_event(timeout);
 }
 
-std::map<std::string, std::uint64_t> Node::stats() const { return by_name(completion_.stats()); }
+std::map<std::string, std::uint64_t> Node::stats() const {
+  return counters_by_name(completion_.stats());
+}
 
 void Node::drain() { commands_.push({ClientId{0}, RequestId{0}, DrainCommand{}}); }
 
-Listing Node::list(const ListCommand& asked) {
-  const RequestId list = completion_.new_list();
-  commands_.push({ClientId{0}, list, asked});
+Listing Node::list(const ListCommand& command) {
+  const RequestId list = completion_.begin_list();
+  commands_.push({ClientId{0}, list, command});
   return completion_.take_list(list);
 }
 
@@ -141,10 +143,10 @@ void Node::run() noexcept {
   trace_.install();
   while (!commands_.is_stopping()) {
     const auto waiting = std::exchange(waiting_, Waiting::kAsleep);
-    const auto ready = parts_.poller->wait(patience(), waiting);  // the turn's only wait
+    const auto ready = parts_.poller->wait(wait_max(), waiting);  // the turn's only wait
     const Instant now = read_clock();  // the only clock that decisions see
     Budget incoming{config_.turn.bytes_max / 2};
-    hear(ready, incoming, now);
+    handle_ready(ready, incoming, now);
     parts_.links->handle_timeout(now);
     // Decisions for a link's previous life must not go out on the next one, where they are void.
     if (parts_.links->has_lost_link()) perform_all(now);
@@ -159,7 +161,7 @@ void Node::run() noexcept {
   parts_.links->send_goodbye();
 }
 
-std::optional<Duration> Node::patience() const {
+std::optional<Duration> Node::wait_max() const {
   if (has_actions_left_ || parts_.links->has_events() || parts_.port->has_commands() ||
       !commands_.is_empty()) {
     return Duration{0};
@@ -171,7 +173,7 @@ std::optional<Duration> Node::patience() const {
   return Duration{std::max<std::int64_t>(0, (next - turn_ended_).ns)};
 }
 
-void Node::hear(std::span<const Ready> ready, Budget& blocks, Instant now) {
+void Node::handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now) {
   std::vector<Ready> of_links;
   for (const Ready& each : ready) {
     if (each.token >= kFirstLinkToken) {
@@ -185,20 +187,20 @@ void Node::hear(std::span<const Ready> ready, Budget& blocks, Instant now) {
 
 void Node::decide(Instant now) {
   for (const Command& command : commands_.take(config_.turn.commands_max)) {
-    object_trace_.hear(command, 0, now);
+    object_trace_.record(command, 0, now);
     engine_.handle_command(command, now);
   }
   for (const Command& command : parts_.port->take_commands(config_.turn.commands_max)) {
-    object_trace_.hear(command, parts_.port->process_of(command.client), now);
+    object_trace_.record(command, parts_.port->process_of(command.client), now);
     engine_.handle_command(command, now);
   }
   for (const IoEvent& event : parts_.links->take_events()) {
-    object_trace_.hear(event, now);
+    object_trace_.record(event, now);
     engine_.handle_io(event, now);
   }
   if (parts_.spiller != nullptr) {
     for (const SpillDone& done : parts_.spiller->take_done()) {
-      object_trace_.hear(done, now);
+      object_trace_.record(done, now);
       engine_.handle_io(done, now);
     }
   }
@@ -229,8 +231,8 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
       "send message", "send block",   "open receive",    "close receive", "fold",
       "finish",       "write inline", "reply to client", "connect",       "disconnect",
       "report death", "list objects", "report drained",  "spill"};
-  trace_.note(now, kNames[action.index()], turns_.turns);
-  object_trace_.perform(action, now);
+  trace_.record(now, kNames[action.index()], turns_.turns);
+  object_trace_.record(action, now);
   Links& links = *parts_.links;
   const Arena& arena = *parts_.arena;
   std::visit(Visitor{
@@ -263,15 +265,15 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                  [&](const Connect& a) { links.connect(a.member, now); },
                  [&](const Disconnect& a) { links.disconnect(a.node); },
                  [&](const ReportDeath& a) {
-                   completion_.say({NodeEventKind::kPeerDead, a.node, a.incarnation});
+                   completion_.push_event({NodeEventKind::kPeerDead, a.node, a.incarnation});
                  },
                  [&](const ReportDrained&) {
-                   completion_.say({NodeEventKind::kDrained, node_id(), incarnation()});
+                   completion_.push_event({NodeEventKind::kDrained, node_id(), incarnation()});
                  },
-                 [&](const SpillJob& a) { parts_.spiller->give(a); },
+                 [&](const SpillJob& a) { parts_.spiller->submit(a); },
                  [&](TellListing& a) {
-                   a.listing.remembered = object_trace_.remembered(a.traced);
-                   completion_.answer(a.request, std::move(a.listing));
+                   a.listing.remembered = object_trace_.moments_of(a.traced);
+                   completion_.finish_list(a.request, std::move(a.listing));
                  },
              },
              action);
@@ -287,7 +289,7 @@ void Node::end_turn(Instant started) {
   turns_.longest_turn_us =
       std::max(turns_.longest_turn_us, static_cast<std::uint64_t>(turn.ns / 1000));
   if (turn > kLongTurn) ++turns_.turns_over_10ms;
-  const auto wait = patience();
+  const auto wait = wait_max();
   const bool may_sleep = !wait || *wait > kPublishEvery;
   if (!may_sleep && turn_ended_ < published_ + kPublishEvery) return;
   published_ = turn_ended_;

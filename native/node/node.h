@@ -51,7 +51,7 @@ class Node {
   // later puts.
   void drain();
   // Returns the objects on this node, the largest first; empty after stop().
-  [[nodiscard]] Listing list(const ListCommand& asked);
+  [[nodiscard]] Listing list(const ListCommand& command);
   // Says GOODBYE to all peers, joins the thread, closes the clients' socket. Idempotent.
   void stop();
 
@@ -70,8 +70,8 @@ class Node {
 
   // ---- reactor thread only ----
   void run() noexcept;
-  [[nodiscard]] std::optional<Duration> patience() const;  // of the next wait; nullopt: for ever
-  void hear(std::span<const Ready> ready, Budget& blocks, Instant now);
+  [[nodiscard]] std::optional<Duration> wait_max() const;  // of the next wait; nullopt: for ever
+  void handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now);
   void decide(Instant now);
   void perform_some(Budget& budget, Instant now);
   void perform_all(Instant now);

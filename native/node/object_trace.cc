@@ -53,9 +53,10 @@ void print(const ObjectId& object, std::string_view prefix, std::string_view kin
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-constexpr std::size_t kAsked = 4096;      // 0.4 MB; a client gathers some hundred objects at once
-constexpr std::size_t kPeersKept = 256;   // nodes die less often than objects
-constexpr std::size_t kToldMax = 20'000;  // 2 MB of control message
+// 0.4 MB; a client gathers some hundred objects at once.
+constexpr std::size_t kPendingReplies = 4096;
+constexpr std::size_t kPeersKept = 256;      // nodes die less often than objects
+constexpr std::size_t kMomentsMax = 20'000;  // 2 MB of control message
 
 Moment moment_of(const ObjectId& object, MomentKind kind, Instant at, NodeId peer = kNoNode) {
   Moment moment;
@@ -104,42 +105,43 @@ ObjectTrace::ObjectTrace(std::int64_t moments_max, bool prints)
       lives_(static_cast<std::size_t>(moments_max)),
       gets_(keeps_ ? static_cast<std::size_t>(moments_max / 2 + 1) : 0),
       peers_(keeps_ ? kPeersKept : 0),
-      asked_(is_on_ ? kAsked : 0) {}
+      pending_(is_on_ ? kPendingReplies : 0) {}
 
-Remembered ObjectTrace::remembered(const ObjectPrefix& prefix) const {
-  Remembered told;
-  if (!keeps_ || prefix.digits == 0) return told;
-  const auto is_meant = [&prefix](const Moment& each) { return prefix.covers(each.object); };
-  lives_.tell(is_meant, told);
-  gets_.tell(is_meant, told);
-  for (const Asked& asked : asked_) {
-    if (asked.request == RequestId{0} || !is_meant(asked.moment)) continue;
-    told.moments.push_back(asked.moment);
-    told.moments.back().kind = MomentKind::kWaits;
+Remembered ObjectTrace::moments_of(const ObjectPrefix& prefix) const {
+  Remembered remembered;
+  if (!keeps_ || prefix.digits == 0) return remembered;
+  const auto matches = [&prefix](const Moment& each) { return prefix.covers(each.object); };
+  lives_.append_to(matches, remembered);
+  gets_.append_to(matches, remembered);
+  for (const PendingReply& pending : pending_) {
+    if (pending.request == RequestId{0} || !matches(pending.moment)) continue;
+    remembered.moments.push_back(pending.moment);
+    remembered.moments.back().kind = MomentKind::kWaits;
   }
   for (const auto& [from, receive] : receives_) {
-    if (receive.bytes == 0 || !is_meant(receive.moment)) continue;
-    told.moments.push_back(receive.moment);
-    told.moments.back().since = receive.first;
-    told.moments.back().at = receive.last;
-    told.moments.back().bytes = receive.bytes;
+    if (receive.bytes == 0 || !matches(receive.moment)) continue;
+    remembered.moments.push_back(receive.moment);
+    remembered.moments.back().since = receive.first;
+    remembered.moments.back().at = receive.last;
+    remembered.moments.back().bytes = receive.bytes;
   }
-  if (told.moments.size() > kToldMax) {
-    told.forgotten += told.moments.size() - kToldMax;
-    std::nth_element(told.moments.begin(), told.moments.begin() + kToldMax, told.moments.end(),
+  if (remembered.moments.size() > kMomentsMax) {
+    remembered.forgotten += remembered.moments.size() - kMomentsMax;
+    std::nth_element(remembered.moments.begin(), remembered.moments.begin() + kMomentsMax,
+                     remembered.moments.end(),
                      [](const Moment& a, const Moment& b) { return b.at < a.at; });
-    told.moments.resize(kToldMax);
+    remembered.moments.resize(kMomentsMax);
   }
-  const std::uint64_t forgotten = told.forgotten;  // a forgotten death hides no object
-  peers_.tell([](const Moment&) { return true; }, told);
-  told.forgotten = forgotten;
-  return told;
+  const std::uint64_t forgotten = remembered.forgotten;  // a forgotten death hides no object
+  peers_.append_to([](const Moment&) { return true; }, remembered);
+  remembered.forgotten = forgotten;
+  return remembered;
 }
 
-void ObjectTrace::note(const Command& command, std::uint32_t process, Instant now) {
+void ObjectTrace::record_command(const Command& command, std::uint32_t process, Instant now) {
   if (std::holds_alternative<ClientLostCommand>(command.body)) {
-    for (Asked& asked : asked_) {
-      if (asked.client == command.client) asked.request = RequestId{0};
+    for (PendingReply& pending : pending_) {
+      if (pending.client == command.client) pending.request = RequestId{0};
     }
   }
   const ObjectId* object = object_in(command.body);
@@ -159,12 +161,12 @@ void ObjectTrace::note(const Command& command, std::uint32_t process, Instant no
   }
   if (moment.kind == MomentKind::kDelete || moment.kind == MomentKind::kOrphaned) keep(moment);
   if (command.request == RequestId{0}) return;
-  asked(command.client, command.request) = {command.client, command.request, moment};
+  reply_slot(command.client, command.request) = {command.client, command.request, moment};
 }
 
-void ObjectTrace::note(const IoEvent& event, Instant now) {
-  if (const auto* in = std::get_if<MessageIn>(&event)) note_in(*in, now);
-  if (const auto* landed = std::get_if<BlockLanded>(&event)) note_landed(*landed, now);
+void ObjectTrace::record_event(const IoEvent& event, Instant now) {
+  if (const auto* in = std::get_if<MessageIn>(&event)) record_message_in(*in, now);
+  if (const auto* landed = std::get_if<BlockLanded>(&event)) record_block(*landed, now);
   if (!keeps_) return;
   if (const auto* down = std::get_if<LinkDown>(&event)) {
     peers_.keep(moment_of({}, MomentKind::kLinkDown, now, down->node));
@@ -183,11 +185,11 @@ void ObjectTrace::note(const IoEvent& event, Instant now) {
   }
 }
 
-void ObjectTrace::note(const Action& action, Instant now) {
-  if (const auto* send = std::get_if<SendMessage>(&action)) note_out(*send, now);
-  if (const auto* reply = std::get_if<ReplyToClient>(&action)) note_reply(*reply, now);
-  if (const auto* close = std::get_if<CloseReceive>(&action)) note_closed(*close, now);
-  if (const auto* job = std::get_if<SpillJob>(&action)) note_spill(*job, now);
+void ObjectTrace::record_action(const Action& action, Instant now) {
+  if (const auto* send = std::get_if<SendMessage>(&action)) record_message_out(*send, now);
+  if (const auto* reply = std::get_if<ReplyToClient>(&action)) record_reply(*reply, now);
+  if (const auto* close = std::get_if<CloseReceive>(&action)) record_close(*close, now);
+  if (const auto* job = std::get_if<SpillJob>(&action)) record_spill(*job, now);
   if (const auto* block = std::get_if<SendBlock>(&action); block != nullptr && prints_) {
     print(block->header.object, "", "SendBlock");
   }
@@ -201,7 +203,7 @@ void ObjectTrace::note(const Action& action, Instant now) {
   }
 }
 
-void ObjectTrace::note_in(const MessageIn& in, Instant now) {
+void ObjectTrace::record_message_in(const MessageIn& in, Instant now) {
   const PeerMessage& body = in.message.body;
   if (std::holds_alternative<PullRefused>(body)) {
     const auto receive = receives_.find({in.from, in.message.transfer});
@@ -228,7 +230,7 @@ void ObjectTrace::note_in(const MessageIn& in, Instant now) {
   if (const auto kind = kind_of(body)) keep(moment_of(*object, *kind, now, in.from));
 }
 
-void ObjectTrace::note_out(const SendMessage& out, Instant now) {
+void ObjectTrace::record_message_out(const SendMessage& out, Instant now) {
   const PeerMessage& body = out.message.body;
   const ObjectId* object = object_in(body);
   if (object == nullptr) return;
@@ -247,7 +249,7 @@ void ObjectTrace::note_out(const SendMessage& out, Instant now) {
   }
 }
 
-void ObjectTrace::note_landed(const BlockLanded& landed, Instant now) {
+void ObjectTrace::record_block(const BlockLanded& landed, Instant now) {
   const auto found = receives_.find({landed.from, landed.transfer});
   if (found == receives_.end()) return;
   Receive& receive = found->second;
@@ -265,7 +267,7 @@ void ObjectTrace::note_landed(const BlockLanded& landed, Instant now) {
   receive.bytes += bytes;
 }
 
-void ObjectTrace::note_closed(const CloseReceive& close, Instant now) {
+void ObjectTrace::record_close(const CloseReceive& close, Instant now) {
   const auto found = receives_.find({close.from, close.transfer});
   if (found == receives_.end()) return;
   const Receive& receive = found->second;
@@ -279,13 +281,13 @@ void ObjectTrace::note_closed(const CloseReceive& close, Instant now) {
   receives_.erase(found);
 }
 
-void ObjectTrace::note_reply(const ReplyToClient& reply, Instant now) {
-  Asked& asked = this->asked(reply.client, reply.request);
-  if (asked.client != reply.client || asked.request != reply.request) return;
-  if (prints_) print(asked.moment.object, "", "ReplyToClient");
-  Moment moment = asked.moment;
+void ObjectTrace::record_reply(const ReplyToClient& reply, Instant now) {
+  PendingReply& pending = reply_slot(reply.client, reply.request);
+  if (pending.client != reply.client || pending.request != reply.request) return;
+  if (prints_) print(pending.moment.object, "", "ReplyToClient");
+  Moment moment = pending.moment;
   moment.at = now;
-  asked.request = RequestId{0};
+  pending.request = RequestId{0};
   if (const auto* fetched = std::get_if<Fetched>(&reply.reply)) {
     moment.bytes = fetched->meta.size_bytes;
   } else if (std::holds_alternative<Reserved>(reply.reply)) {
@@ -299,7 +301,7 @@ void ObjectTrace::note_reply(const ReplyToClient& reply, Instant now) {
   keep(moment);
 }
 
-void ObjectTrace::note_spill(const SpillJob& job, Instant now) {
+void ObjectTrace::record_spill(const SpillJob& job, Instant now) {
   if (!keeps_ || job.way == SpillWay::kFree) return;
   const bool is_written = job.way == SpillWay::kWrite;
   Moment moment =
@@ -313,8 +315,8 @@ void ObjectTrace::keep(const Moment& moment) {
   if (keeps_) (moment.kind == MomentKind::kGot ? gets_ : lives_).keep(moment);
 }
 
-ObjectTrace::Asked& ObjectTrace::asked(ClientId client, RequestId request) {
-  return asked_[(client.value * 611 + request.value) % kAsked];
+ObjectTrace::PendingReply& ObjectTrace::reply_slot(ClientId client, RequestId request) {
+  return pending_[(client.value * 611 + request.value) % kPendingReplies];
 }
 
 }  // namespace hoplite

@@ -24,19 +24,19 @@ class ObjectTrace {
   ObjectTrace(std::int64_t moments_max, bool prints);
 
   // `process` is the client's process id.
-  void hear(const Command& command, std::uint32_t process, Instant now) {
-    if (is_on_) note(command, process, now);
+  void record(const Command& command, std::uint32_t process, Instant now) {
+    if (is_on_) record_command(command, process, now);
   }
-  void hear(const IoEvent& event, Instant now) {
-    if (is_on_) note(event, now);
+  void record(const IoEvent& event, Instant now) {
+    if (is_on_) record_event(event, now);
   }
-  void perform(const Action& action, Instant now) {
-    if (is_on_) note(action, now);
+  void record(const Action& action, Instant now) {
+    if (is_on_) record_action(action, now);
   }
-  [[nodiscard]] Remembered remembered(const ObjectPrefix& prefix) const;
+  [[nodiscard]] Remembered moments_of(const ObjectPrefix& prefix) const;
 
  private:
-  struct Asked {  // by a client, and not answered yet
+  struct PendingReply {  // by a client, and not answered yet
     ClientId client;
     RequestId request;
     Moment moment;  // of its answer, if that is no error
@@ -49,17 +49,17 @@ class ObjectTrace {
     std::uint64_t bytes = 0;
   };
 
-  void note(const Command& command, std::uint32_t process, Instant now);
-  void note(const IoEvent& event, Instant now);
-  void note(const Action& action, Instant now);
-  void note_in(const MessageIn& in, Instant now);
-  void note_out(const SendMessage& out, Instant now);
-  void note_landed(const BlockLanded& landed, Instant now);
-  void note_closed(const CloseReceive& close, Instant now);
-  void note_reply(const ReplyToClient& reply, Instant now);
-  void note_spill(const SpillJob& job, Instant now);
+  void record_command(const Command& command, std::uint32_t process, Instant now);
+  void record_event(const IoEvent& event, Instant now);
+  void record_action(const Action& action, Instant now);
+  void record_message_in(const MessageIn& in, Instant now);
+  void record_message_out(const SendMessage& out, Instant now);
+  void record_block(const BlockLanded& landed, Instant now);
+  void record_close(const CloseReceive& close, Instant now);
+  void record_reply(const ReplyToClient& reply, Instant now);
+  void record_spill(const SpillJob& job, Instant now);
   void keep(const Moment& moment);
-  [[nodiscard]] Asked& asked(ClientId client, RequestId request);
+  [[nodiscard]] PendingReply& reply_slot(ClientId client, RequestId request);
 
   bool is_on_;
   bool keeps_;
@@ -69,7 +69,7 @@ class ObjectTrace {
   MomentRing peers_;  // deaths and lost links
   // By a hash of client and request. A later request may take the place of an earlier one, whose
   // answer is then missing: a client with very many pending requests sees only some of them.
-  std::vector<Asked> asked_;
+  std::vector<PendingReply> pending_;
   std::map<std::pair<NodeId, TransferId>, Receive> receives_;  // open ones
   std::map<SpillId, Moment> spills_;                           // under way
 };

@@ -26,34 +26,34 @@ std::string line(const std::string& byte, const std::string& kind) {
 constexpr Instant at(std::int64_t ms) { return Instant{} + Duration{ms * 1'000'000}; }
 
 void one_life(ObjectTrace& trace) {
-  trace.hear(Command{ClientId{1}, RequestId{2}, GetCommand{object_id(0xab)}}, 77, at(1));
+  trace.record(Command{ClientId{1}, RequestId{2}, GetCommand{object_id(0xab)}}, 77, at(1));
   Grant body;
   body.object = object_id(0xab);
   Message grant;
   grant.body = body;
-  trace.hear(IoEvent{MessageIn{NodeId{2}, grant, {}}}, at(2));
+  trace.record(IoEvent{MessageIn{NodeId{2}, grant, {}}}, at(2));
   OpenReceive open;
   open.transfer = TransferId{7};
   open.from = NodeId{2};
   open.object = object_id(0xab);
   open.meta = {100, 64, {}, {}};
-  trace.perform(Action{open}, at(3));
-  trace.hear(IoEvent{BlockLanded{NodeId{2}, TransferId{7}, BlockIndex{0}}}, at(4));
+  trace.record(Action{open}, at(3));
+  trace.record(IoEvent{BlockLanded{NodeId{2}, TransferId{7}, BlockIndex{0}}}, at(4));
   // no open receive
-  trace.hear(IoEvent{BlockLanded{NodeId{3}, TransferId{7}, BlockIndex{0}}}, at(4));
-  trace.hear(IoEvent{BlockLanded{NodeId{2}, TransferId{7}, BlockIndex{1}}}, at(5));
-  trace.perform(Action{CloseReceive{TransferId{7}, NodeId{2}}}, at(6));
+  trace.record(IoEvent{BlockLanded{NodeId{3}, TransferId{7}, BlockIndex{0}}}, at(4));
+  trace.record(IoEvent{BlockLanded{NodeId{2}, TransferId{7}, BlockIndex{1}}}, at(5));
+  trace.record(Action{CloseReceive{TransferId{7}, NodeId{2}}}, at(6));
   Fetched fetched;
   fetched.meta = open.meta;
-  trace.perform(Action{ReplyToClient{ClientId{1}, RequestId{2}, fetched}}, at(7));
-  trace.perform(Action{ReplyToClient{ClientId{1}, RequestId{3}, Done{}}}, at(8));  // to another one
+  trace.record(Action{ReplyToClient{ClientId{1}, RequestId{2}, fetched}}, at(7));
+  trace.record(Action{ReplyToClient{ClientId{1}, RequestId{3}, Done{}}}, at(8));  // to another one
 }
 
 std::vector<Moment> moments(const ObjectTrace& trace, std::uint8_t byte, std::uint8_t digits) {
-  auto told = trace.remembered({object_id(byte), digits}).moments;
-  std::stable_sort(told.begin(), told.end(),
+  auto found = trace.moments_of({object_id(byte), digits}).moments;
+  std::stable_sort(found.begin(), found.end(),
                    [](const Moment& a, const Moment& b) { return a.at < b.at; });
-  return told;
+  return found;
 }
 
 std::vector<MomentKind> kinds(const std::vector<Moment>& moments) {
@@ -78,15 +78,15 @@ TEST(ObjectTrace, RemembersTheLifeOfAnObjectAndPrintsNothing) {
   testing::internal::CaptureStderr();
   one_life(trace);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-  const auto told = moments(trace, 0xab, 3);
-  ASSERT_EQ(kinds(told), (std::vector{MomentKind::kReceiving, MomentKind::kFirstBlock,
-                                      MomentKind::kReceived, MomentKind::kGot}));
-  EXPECT_EQ(told[1].bytes, 64U);
-  EXPECT_EQ(told[2].at, at(5));
-  EXPECT_EQ(told[2].since, at(4));
-  EXPECT_EQ(told[2].bytes, 100U);
-  EXPECT_EQ(told[3].since, at(1));
-  EXPECT_EQ(told[3].process, 77U);
+  const auto found = moments(trace, 0xab, 3);
+  ASSERT_EQ(kinds(found), (std::vector{MomentKind::kReceiving, MomentKind::kFirstBlock,
+                                       MomentKind::kReceived, MomentKind::kGot}));
+  EXPECT_EQ(found[1].bytes, 64U);
+  EXPECT_EQ(found[2].at, at(5));
+  EXPECT_EQ(found[2].since, at(4));
+  EXPECT_EQ(found[2].bytes, 100U);
+  EXPECT_EQ(found[3].since, at(1));
+  EXPECT_EQ(found[3].process, 77U);
   EXPECT_EQ(moments(trace, 0xac, 1).size(), 4U);  // its first digit
   EXPECT_EQ(moments(trace, 0xac, 2).size(), 0U);
 }
@@ -94,20 +94,20 @@ TEST(ObjectTrace, RemembersTheLifeOfAnObjectAndPrintsNothing) {
 TEST(ObjectTrace, KeepsTheNewestAndSaysSinceWhen) {
   ObjectTrace trace(2, false);
   for (std::uint8_t i = 1; i <= 5; ++i) {
-    trace.hear(Command{ClientId{1}, RequestId{0}, DeleteCommand{object_id(i), {}}}, 0, at(i));
+    trace.record(Command{ClientId{1}, RequestId{0}, DeleteCommand{object_id(i), {}}}, 0, at(i));
   }
   EXPECT_EQ(moments(trace, 3, 56).size(), 0U);
   EXPECT_EQ(moments(trace, 4, 56).size(), 1U);
-  const auto told = trace.remembered({object_id(5), 56});
-  EXPECT_EQ(told.forgotten, 3U);
-  EXPECT_EQ(told.oldest, at(4));
+  const auto found = trace.moments_of({object_id(5), 56});
+  EXPECT_EQ(found.forgotten, 3U);
+  EXPECT_EQ(found.oldest, at(4));
 }
 
 TEST(ObjectTrace, TellsWhoWaitsUntilTheClientHasGone) {
   ObjectTrace trace(16, false);
-  trace.hear(Command{ClientId{1}, RequestId{2}, GetCommand{object_id(1)}}, 77, at(1));
+  trace.record(Command{ClientId{1}, RequestId{2}, GetCommand{object_id(1)}}, 77, at(1));
   EXPECT_EQ(kinds(moments(trace, 1, 56)), std::vector{MomentKind::kWaits});
-  trace.hear(Command{ClientId{1}, RequestId{0}, ClientLostCommand{}}, 0, at(2));
+  trace.record(Command{ClientId{1}, RequestId{0}, ClientLostCommand{}}, 0, at(2));
   EXPECT_EQ(moments(trace, 1, 56).size(), 0U);
 }
 
@@ -118,38 +118,38 @@ TEST(ObjectTrace, TellsHowFarAStripeIs) {
   open.from = NodeId{2};
   open.object = object_id(1);
   open.meta = {100, 64, {}, {}};
-  trace.perform(Action{open}, at(1));
-  trace.hear(IoEvent{BlockLanded{NodeId{2}, TransferId{7}, BlockIndex{1}}}, at(3));
-  const auto told = moments(trace, 1, 56);
-  ASSERT_EQ(kinds(told),
+  trace.record(Action{open}, at(1));
+  trace.record(IoEvent{BlockLanded{NodeId{2}, TransferId{7}, BlockIndex{1}}}, at(3));
+  const auto found = moments(trace, 1, 56);
+  ASSERT_EQ(kinds(found),
             (std::vector{MomentKind::kReceiving, MomentKind::kFirstBlock, MomentKind::kReceiving}));
-  EXPECT_EQ(told[0].bytes, 0U);
-  EXPECT_EQ(told[2].bytes, 36U);
+  EXPECT_EQ(found[0].bytes, 0U);
+  EXPECT_EQ(found[2].bytes, 36U);
 }
 
 TEST(ObjectTrace, GetsPushOutNoPuts) {
   ObjectTrace trace(2, false);
   const auto ask = [&trace](RequestId request, CommandBody body) {
-    trace.hear(Command{ClientId{1}, request, std::move(body)}, 77, at(1));
+    trace.record(Command{ClientId{1}, request, std::move(body)}, 77, at(1));
   };
   ask(RequestId{1}, PutCommand{object_id(1), Incarnation{1}, {5, 5, {}, {}}, {}});
-  trace.perform(Action{ReplyToClient{ClientId{1}, RequestId{1}, Done{}}}, at(2));
+  trace.record(Action{ReplyToClient{ClientId{1}, RequestId{1}, Done{}}}, at(2));
   for (std::uint64_t i = 2; i < 100; ++i) {
     ask(RequestId{i}, GetCommand{object_id(1)});
-    trace.perform(Action{ReplyToClient{ClientId{1}, RequestId{i}, Fetched{}}}, at(3));
+    trace.record(Action{ReplyToClient{ClientId{1}, RequestId{i}, Fetched{}}}, at(3));
   }
-  const auto told = moments(trace, 1, 56);
-  ASSERT_GT(told.size(), 1U);
-  EXPECT_EQ(told[0].kind, MomentKind::kSealed);
-  EXPECT_EQ(told[0].bytes, 5U);
+  const auto found = moments(trace, 1, 56);
+  ASSERT_GT(found.size(), 1U);
+  EXPECT_EQ(found[0].kind, MomentKind::kSealed);
+  EXPECT_EQ(found[0].bytes, 5U);
 }
 
 TEST(ObjectTrace, TellsOfDeathsWhateverIsAskedFor) {
   ObjectTrace trace(16, false);
-  trace.hear(IoEvent{PeerDead{NodeId{9}, Incarnation{1}}}, at(1));
-  const auto told = moments(trace, 1, 56);
-  ASSERT_EQ(kinds(told), std::vector{MomentKind::kDead});
-  EXPECT_EQ(told[0].peer, NodeId{9});
+  trace.record(IoEvent{PeerDead{NodeId{9}, Incarnation{1}}}, at(1));
+  const auto found = moments(trace, 1, 56);
+  ASSERT_EQ(kinds(found), std::vector{MomentKind::kDead});
+  EXPECT_EQ(found[0].peer, NodeId{9});
 }
 
 TEST(ObjectTrace, IsSilentWhenItIsOff) {
@@ -157,7 +157,7 @@ TEST(ObjectTrace, IsSilentWhenItIsOff) {
   testing::internal::CaptureStderr();
   one_life(trace);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-  EXPECT_EQ(trace.remembered({object_id(0xab), 56}).kept_max, 0U);
+  EXPECT_EQ(trace.moments_of({object_id(0xab), 56}).kept_max, 0U);
 }
 
 }  // namespace

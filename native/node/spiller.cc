@@ -35,7 +35,7 @@ Spiller::~Spiller() {
   thread_.join();
 }
 
-void Spiller::give(const SpillJob& job) {
+void Spiller::submit(const SpillJob& job) {
   {
     const std::lock_guard guard(mutex_);
     jobs_.push_back(job);

@@ -29,7 +29,7 @@ class Spiller {
   Spiller(const Spiller&) = delete;
   Spiller& operator=(const Spiller&) = delete;
 
-  void give(const SpillJob& job);
+  void submit(const SpillJob& job);
   // Wakes the poller when there is something to take.
   [[nodiscard]] std::vector<SpillDone> take_done();
 

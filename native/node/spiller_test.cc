@@ -42,12 +42,12 @@ TEST_F(SpillerTest, ReadsBackWhatItWroteAndWakesTheReactorForEach) {
   const Extent here{4096, 100'000};
   const Extent file{0, 100'000};
   fill(here, 7);
-  spiller_->give({SpillId{1}, {}, SpillWay::kWrite, here, file});
+  spiller_->submit({SpillId{1}, {}, SpillWay::kWrite, here, file});
   EXPECT_EQ(done().error, "");
   fill(here, 0);
   const Extent there{500'000, 100'000};
-  spiller_->give({SpillId{2}, {}, SpillWay::kRead, there, file});
-  spiller_->give({SpillId{}, {}, SpillWay::kFree, {}, file});  // after the read
+  spiller_->submit({SpillId{2}, {}, SpillWay::kRead, there, file});
+  spiller_->submit({SpillId{}, {}, SpillWay::kFree, {}, file});  // after the read
   const SpillDone read = done();
   EXPECT_EQ(read.spill, SpillId{2});
   EXPECT_EQ(read.error, "");
@@ -56,13 +56,13 @@ TEST_F(SpillerTest, ReadsBackWhatItWroteAndWakesTheReactorForEach) {
 }
 
 TEST_F(SpillerTest, SaysWhatTheDiskSays) {
-  spiller_->give({SpillId{1}, {}, SpillWay::kRead, {0, 10}, {1 << 20, 10}});
+  spiller_->submit({SpillId{1}, {}, SpillWay::kRead, {0, 10}, {1 << 20, 10}});
   EXPECT_NE(done().error.find("errno 5"), std::string::npos);
 }
 
 TEST_F(SpillerTest, EndsWithJobsThatNobodyWaitsFor) {
   for (std::uint64_t n = 0; n < 100; ++n) {
-    spiller_->give({SpillId{n}, {}, SpillWay::kWrite, {0, 1_MiB}, {n << 20, 1_MiB}});
+    spiller_->submit({SpillId{n}, {}, SpillWay::kWrite, {0, 1_MiB}, {n << 20, 1_MiB}});
   }
   spiller_.reset();
 }

@@ -18,7 +18,7 @@ class Trace {
   // Makes this the ring that a failed check of the calling thread prints.
   void install();
   // REQUIRES: `what` lives for ever.
-  void note(Instant at, const char* what, std::uint64_t detail) {
+  void record(Instant at, const char* what, std::uint64_t detail) {
     entries_[next_++ % kEntries] = {at, what, detail};
   }
   void print() const noexcept;

@@ -5,8 +5,7 @@
 //    are open. The loss of an open one ends it: LinkDown, then LinkUp after a reconnect. One
 //    control connection carries all its messages, in order. A rail's third connection (liveness)
 //    belongs to no life: Links proves it and hands it over to the liveness thread.
-//  - Without GOODBYE a peer is dead (declare_dead) when that thread says so, every rail refuses the
-//  dial
+//  - Without GOODBYE a peer is dead when that thread says so, every rail refuses the dial
 //    (the other side only probes), another incarnation proves itself, or the link stays down.
 //  - No event of a node reaches the engine before Connect: its open connections wait unread.
 // Design decisions 7 and 19. SPDX-License-Identifier: Apache-2.0
