@@ -48,7 +48,7 @@ Attachment::Attachment(UniqueFd socket, UniqueFd writable, UniqueFd readonly,
       writable_(std::move(writable)),
       readonly_(std::move(readonly)),
       attached_(attached),
-      outbox_(socket_.value(), unread_bytes_max, [this] { read_beside(); }) {
+      outbox_(socket_.value(), unread_bytes_max, [this] { read_for_outbox(); }) {
   guard_against_fork(this);
 }
 
@@ -72,16 +72,16 @@ bool Attachment::is_alive() {
   if (is_forked_) return false;
   {
     std::unique_lock guard(mutex_);
-    if (!end_ && !waiter_.is_taken) lead(guard, waiter_, Duration{0});
+    if (!end_ && !waiter_.is_taken) poll_as_leader(guard, waiter_, Duration{0});
     if (end_) return false;
   }
   release_orphans();
   return true;
 }
 
-Result<std::shared_ptr<Request>> Attachment::ask(ObjectId object, CommandBody body,
-                                                 Incarnation incarnation, std::uint64_t size_bytes,
-                                                 Pin pin) {
+Result<std::shared_ptr<Request>> Attachment::begin_request(ObjectId object, CommandBody body,
+                                                           Incarnation incarnation,
+                                                           std::uint64_t size_bytes, Pin pin) {
   if (auto usable = check(); !usable) {
     pin.forget();
     return usable.error();
@@ -89,7 +89,7 @@ Result<std::shared_ptr<Request>> Attachment::ask(ObjectId object, CommandBody bo
   std::shared_ptr<Request> request;
   {
     const std::lock_guard guard(mutex_);
-    request = add(object, incarnation, size_bytes, std::move(pin));
+    request = add_request(object, incarnation, size_bytes, std::move(pin));
   }
   release_orphans();
   const bool may_be_withdrawn = is_withdrawable(body);
@@ -98,11 +98,11 @@ Result<std::shared_ptr<Request>> Attachment::ask(ObjectId object, CommandBody bo
     refuse({&request, 1}, sent.error());
     return sent.error();
   }
-  note_sent({&request, 1}, may_be_withdrawn ? *sent : 0);
+  record_sent({&request, 1}, may_be_withdrawn ? *sent : 0);
   return request;
 }
 
-Result<std::vector<std::shared_ptr<Request>>> Attachment::ask_gets(
+Result<std::vector<std::shared_ptr<Request>>> Attachment::begin_gets(
     std::span<const ObjectId> objects, bool exist) {
   if (auto usable = check(); !usable) return usable.error();
   std::vector<std::shared_ptr<Request>> requests;
@@ -112,7 +112,7 @@ Result<std::vector<std::shared_ptr<Request>>> Attachment::ask_gets(
   {
     const std::lock_guard guard(mutex_);
     for (const ObjectId& object : objects) {
-      requests.push_back(add(object));
+      requests.push_back(add_request(object));
       encode(Command{ClientId{0}, requests.back()->id(), GetCommand{object, exist}}, commands);
       ends.push_back(commands.size());
     }
@@ -124,11 +124,11 @@ Result<std::vector<std::shared_ptr<Request>>> Attachment::ask_gets(
     refuse(requests, sent.error());
     return sent.error();
   }
-  note_sent(requests, *sent);
+  record_sent(requests, *sent);
   return requests;
 }
 
-void Attachment::note_sent(std::span<const std::shared_ptr<Request>> sent, std::uint64_t number) {
+void Attachment::record_sent(std::span<const std::shared_ptr<Request>> sent, std::uint64_t number) {
   {
     const std::lock_guard guard(mutex_);
     if (!end_) {
@@ -140,7 +140,7 @@ void Attachment::note_sent(std::span<const std::shared_ptr<Request>> sent, std::
   }
   // A close() in another thread may have cancelled them before they were sent.
   for (const std::shared_ptr<Request>& request : sent) {
-    [[maybe_unused]] const auto told =
+    [[maybe_unused]] const auto cancelled =
         send({ClientId{0}, request->id(), CancelCommand{request->object()}});
   }
 }
@@ -153,8 +153,8 @@ void Attachment::refuse(std::span<const std::shared_ptr<Request>> unsent, const 
   }
 }
 
-std::shared_ptr<Request> Attachment::add(ObjectId object, Incarnation incarnation,
-                                         std::uint64_t size_bytes, Pin pin) {
+std::shared_ptr<Request> Attachment::add_request(ObjectId object, Incarnation incarnation,
+                                                 std::uint64_t size_bytes, Pin pin) {
   const RequestId id{next_request_++};
   auto request = std::make_shared<Request>(shared_from_this(), id, object, incarnation, size_bytes);
   request->is_seal_ = pin.is_held();
@@ -163,7 +163,7 @@ std::shared_ptr<Request> Attachment::add(ObjectId object, Incarnation incarnatio
   return request;
 }
 
-Result<void> Attachment::tell(RequestId request, CommandBody body) {
+Result<void> Attachment::send_command(RequestId request, CommandBody body) {
   if (auto usable = check(); !usable) return usable.error();
   if (auto sent = send({ClientId{0}, request, std::move(body)}); !sent) return sent.error();
   return {};
@@ -189,7 +189,7 @@ Result<std::uint64_t> Attachment::send(const Outbox::Frames& frames) {
                      "wait for what is begun before you begin more, and run `hoplite-ray doctor`"};
   }
   const std::lock_guard guard(mutex_);
-  lose(sent.error());
+  fail(sent.error());
   return sent;
 }
 
@@ -200,10 +200,10 @@ void Attachment::close() {
     const std::lock_guard guard(mutex_);
     if (end_) return;
     for (const auto& [id, request] : pending_) {
-      if (!outbox_.withdraw(request->unsent_)) pending.emplace_back(id, request->object());
+      if (!outbox_.drop_unsent(request->unsent_)) pending.emplace_back(id, request->object());
     }
     // first, because an answer to a cancel may arrive at once
-    die({Code::kNodeLost, "the client was closed"});
+    fail_pending({Code::kNodeLost, "the client was closed"});
   }
   for (const auto& [id, object] : pending) {
     [[maybe_unused]] const auto sent = send({ClientId{0}, id, CancelCommand{object}});
@@ -235,33 +235,33 @@ Result<Request::Answer> Attachment::take(Request& request) {
 }
 
 void Attachment::cancel(Request& request) {
-  if (!request.is_seal_) take_back(request);
+  if (!request.is_seal_) withdraw(request);
 }
 
-void Attachment::forget(Request& request) { take_back(request); }
+void Attachment::forget(Request& request) { withdraw(request); }
 
-void Attachment::take_back(Request& request) {
+void Attachment::withdraw(Request& request) {
   if (is_forked_) return;
   bool is_asked = true;
   {
     const std::lock_guard guard(mutex_);
     using Range = Request::Range;
     if (pending_.erase(request.id_) > 0) {
-      is_asked = !outbox_.withdraw(request.unsent_);
+      is_asked = !outbox_.drop_unsent(request.unsent_);
       if (is_asked) cancelled_.emplace(request.id_, request.object_);
       finish(request, Error{Code::kCancelled, "the request was cancelled"}, {});
       wake(waiter_);
     } else if (request.range_ == Range::kReserved) {
       request.range_ = Range::kNone;
     } else {
-      if (request.range_ == Range::kTaken) request.range_ = Range::kUnwelcome;
+      if (request.range_ == Range::kTaken) request.range_ = Range::kUnwanted;
       return;
     }
     progress_.notify_all();
   }
   if (!is_asked) return;
-  [[maybe_unused]] const auto told =
-      tell(request.id_, CancelCommand{request.object_});  // fails if the node died
+  [[maybe_unused]] const auto sent =
+      send_command(request.id_, CancelCommand{request.object_});  // fails if the node died
 }
 
 // ---- for the writer of a reserved range ----
@@ -283,20 +283,20 @@ Result<Extent> Attachment::take_range(Request& put, std::uint64_t size_bytes) {
   return Extent{reserved->extent.offset, put.size_bytes_};
 }
 
-bool Attachment::is_welcome(const Request& put) {
+bool Attachment::is_wanted(const Request& put) {
   if (is_forked_) return false;
   const std::lock_guard guard(mutex_);
-  return put.range_ != Request::Range::kUnwelcome;
+  return put.range_ != Request::Range::kUnwanted;
 }
 
-void Attachment::give_back(Request& put) {
+void Attachment::release_range(Request& put) {
   if (is_forked_) return;
   {
     const std::lock_guard guard(mutex_);
     put.range_ = Request::Range::kNone;
   }
-  [[maybe_unused]] const auto told =
-      tell(put.id_, CancelCommand{put.object_});  // fails if the node died
+  [[maybe_unused]] const auto sent =
+      send_command(put.id_, CancelCommand{put.object_});  // fails if the node died
 }
 
 bool Attachment::has_pin(const Request& seal) {

@@ -49,14 +49,15 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
 
   // Registers a request for `object`, then sends its command. A put gives incarnation and size, a
   // seal the `pin` that its answer carries.
-  [[nodiscard]] Result<std::shared_ptr<Request>> ask(ObjectId object, CommandBody body,
-                                                     Incarnation incarnation = {},
-                                                     std::uint64_t size_bytes = 0, Pin pin = {});
+  [[nodiscard]] Result<std::shared_ptr<Request>> begin_request(ObjectId object, CommandBody body,
+                                                               Incarnation incarnation = {},
+                                                               std::uint64_t size_bytes = 0,
+                                                               Pin pin = {});
   // The same for each of `objects`, whose commands leave together.
-  [[nodiscard]] Result<std::vector<std::shared_ptr<Request>>> ask_gets(
+  [[nodiscard]] Result<std::vector<std::shared_ptr<Request>>> begin_gets(
       std::span<const ObjectId> objects, bool exist);
   // Sends a command that is not answered.
-  [[nodiscard]] Result<void> tell(RequestId request, CommandBody body);
+  [[nodiscard]] Result<void> send_command(RequestId request, CommandBody body);
   void close();  // pending requests end with kNodeLost; views keep the socket open
 
   [[nodiscard]] Result<void> watch(Request& request);
@@ -72,11 +73,11 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   void forget(Request& request);  // its last handle is gone
 
   // ---- for the writer of a reserved range ----
-  // Takes the put's range, once, if `size_bytes` matches. The writer ends it by give_back() or a
-  // seal.
+  // Takes the put's range, once, if `size_bytes` matches. The writer ends it by release_range() or
+  // a seal.
   [[nodiscard]] Result<Extent> take_range(Request& put, std::uint64_t size_bytes);
-  [[nodiscard]] bool is_welcome(const Request& put);  // false once it was cancelled
-  void give_back(Request& put);                       // REQUIRES: no thread writes into it
+  [[nodiscard]] bool is_wanted(const Request& put);  // false once it was cancelled
+  void release_range(Request& put);                  // REQUIRES: no thread writes into it
   [[nodiscard]] bool has_pin(const Request& seal);
 
   // ---- for Pin ----
@@ -96,8 +97,8 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   };
   [[nodiscard]] static Error forked_error();
   // REQUIRES: mutex_ is held.
-  [[nodiscard]] std::shared_ptr<Request> add(ObjectId object, Incarnation incarnation = {},
-                                             std::uint64_t size_bytes = 0, Pin pin = {});
+  [[nodiscard]] std::shared_ptr<Request> add_request(ObjectId object, Incarnation incarnation = {},
+                                                     std::uint64_t size_bytes = 0, Pin pin = {});
   // Waits with others until `is_over` (called under mutex_, after each answer), or for `timeout`.
   template <typename IsOver>
   bool wait_until(const IsOver& is_over, Duration timeout);
@@ -105,21 +106,21 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   [[nodiscard]] Result<std::uint64_t> send(const Outbox::Frames& frames);
   // Waits on `seat`, then hands out whatever answers have come.
   // REQUIRES: `guard` holds mutex_, which is unlocked during the wait; the seat is free.
-  void lead(std::unique_lock<std::mutex>& guard, Seat& seat, Duration timeout);
-  void read_beside();  // by the outbox's thread
+  void poll_as_leader(std::unique_lock<std::mutex>& guard, Seat& seat, Duration timeout);
+  void read_for_outbox();  // by the outbox's thread
   static void wake(const Seat& seat);
   [[nodiscard]] Result<void> read();
   [[nodiscard]] Result<void> parse();
   // The first has outbox number `number`, unless it is 0: then none may be withdrawn.
-  void note_sent(std::span<const std::shared_ptr<Request>> sent, std::uint64_t number);
+  void record_sent(std::span<const std::shared_ptr<Request>> sent, std::uint64_t number);
   void refuse(std::span<const std::shared_ptr<Request>> unsent, const Error& why);
-  void take_back(Request& request);
-  void hand_out(LocalReply arrived, Bytes payload);
+  void withdraw(Request& request);
+  void dispatch(LocalReply arrived, Bytes payload);
   void finish(Request& request, Reply reply, Bytes payload);
-  void announce(const Request& request);
-  void die(const Error& why);   // nothing can be asked any more
-  void lose(const Error& why);  // the node is gone
-  void release_orphans();       // REQUIRES: no mutex is held
+  void push_finished(const Request& request);
+  void fail_pending(const Error& why);  // nothing can be asked any more
+  void fail(const Error& why);          // the node is gone
+  void release_orphans();               // REQUIRES: no mutex is held
 
   UniqueFd socket_;
   UniqueFd writable_;
@@ -140,7 +141,6 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   std::uint64_t failures_ = 0;               // of requests, ever
   // Pinned by answers of cancelled requests: no view will release them.
   std::vector<std::pair<ObjectId, Incarnation>> orphans_;
-
   std::atomic<bool> is_forked_{false};
   std::atomic<std::uint64_t> pins_{0};
   std::atomic<std::uint64_t> fork_count_{0};

@@ -55,7 +55,7 @@ bool Attachment::wait_until(const IsOver& is_over, Duration timeout) {
     for (Duration left = timeout; !(is_done = is_over()); left = until(deadline)) {
       if (left.ns == 0 && !std::exchange(is_first, false)) break;
       if (!waiter_.is_taken) {
-        lead(guard, waiter_, left);
+        poll_as_leader(guard, waiter_, left);
       } else {
         progress_.wait_for(guard, std::chrono::nanoseconds(left.ns));
       }
@@ -95,7 +95,7 @@ Result<void> Attachment::watch(Request& request) {
   const std::lock_guard guard(mutex_);
   if (end_) return *end_;
   request.is_watched_ = true;
-  if (request.is_finished_) announce(request);
+  if (request.is_finished_) push_finished(request);
   return {};
 }
 
@@ -108,7 +108,7 @@ Result<std::optional<RequestId>> Attachment::next_finished(Duration timeout) {
     for (Duration left = timeout; finished_.empty(); left = until(deadline)) {
       if (end_) return *end_;
       if (!waiter_.is_taken && !watcher_.is_taken) {
-        lead(guard, watcher_, left);
+        poll_as_leader(guard, watcher_, left);
       } else {
         progress_.wait_for(guard, std::chrono::nanoseconds(left.ns));
       }
@@ -123,9 +123,9 @@ Result<std::optional<RequestId>> Attachment::next_finished(Duration timeout) {
   return id;
 }
 
-void Attachment::lead(std::unique_lock<std::mutex>& guard, Seat& seat, Duration timeout) {
+void Attachment::poll_as_leader(std::unique_lock<std::mutex>& guard, Seat& seat, Duration timeout) {
   seat.is_taken = true;
-  outbox_.push();  // the outbox's thread may not have started
+  outbox_.flush();  // the outbox's thread may not have started
   guard.unlock();
   std::array<pollfd, 2> awaited{pollfd{socket_.value(), POLLIN, 0},
                                 pollfd{seat.wake.value(), POLLIN, 0}};
@@ -142,17 +142,17 @@ void Attachment::lead(std::unique_lock<std::mutex>& guard, Seat& seat, Duration 
   // A thread that waits for one answer has arrived meanwhile: it reads without a second wake-up.
   if (&seat == &watcher_ && waiter_.is_taken) return;
   if (is_readable && !end_) {
-    if (auto taken = read(); !taken) lose(taken.error());
+    if (auto received = read(); !received) fail(received.error());
   }
   progress_.notify_all();  // the threads whose answers are here, and the next reader
 }
 
 // Reads for the outbox's thread. Wakes both seats, because a thread there may have its answer or
 // may have lost its turn.
-void Attachment::read_beside() {
+void Attachment::read_for_outbox() {
   {
     const std::lock_guard guard(mutex_);
-    if (auto taken = read(); !taken) lose(taken.error());
+    if (auto received = read(); !received) fail(received.error());
     wake(waiter_);
     wake(watcher_);
     progress_.notify_all();
@@ -188,7 +188,7 @@ Result<void> Attachment::parse() {
     auto* reply = std::get_if<LocalReply>(&*frame);
     if (reply == nullptr) return Error{Code::kBadFrame, "the node sent something that is no reply"};
     const auto payload = here.subspan(body_end, header->payload_bytes);
-    hand_out(std::move(*reply), Bytes(payload.begin(), payload.end()));
+    dispatch(std::move(*reply), Bytes(payload.begin(), payload.end()));
     begin += whole;
   }
   const auto first = input_.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -198,7 +198,7 @@ Result<void> Attachment::parse() {
   return {};
 }
 
-void Attachment::hand_out(LocalReply arrived, Bytes payload) {
+void Attachment::dispatch(LocalReply arrived, Bytes payload) {
   const auto found = pending_.find(arrived.request);
   if (found != pending_.end()) {
     Request& request = *found->second;
@@ -228,16 +228,16 @@ void Attachment::finish(Request& request, Reply reply, Bytes payload) {
   }
   request.answer_.reply = std::move(reply);
   request.answer_.payload = std::move(payload);
-  if (request.is_watched_) announce(request);
+  if (request.is_watched_) push_finished(request);
 }
 
-void Attachment::announce(const Request& request) {
+void Attachment::push_finished(const Request& request) {
   finished_.push_back(request.id_);
   wake(watcher_);
   progress_.notify_all();
 }
 
-void Attachment::die(const Error& why) {
+void Attachment::fail_pending(const Error& why) {
   const Error end = end_.value_or(Error{Code::kNodeLost, why.text});
   end_ = end;
   for (auto& [id, request] : std::exchange(pending_, {})) finish(*request, end, {});
@@ -246,9 +246,9 @@ void Attachment::die(const Error& why) {
   progress_.notify_all();
 }
 
-void Attachment::lose(const Error& why) {
-  die(why);
-  outbox_.end();
+void Attachment::fail(const Error& why) {
+  fail_pending(why);
+  outbox_.close();
 }
 
 void Attachment::release_orphans() {

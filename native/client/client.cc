@@ -15,8 +15,8 @@
 namespace hoplite {
 namespace {
 
-// 50 ms between calls of stop_asked: Ctrl-C ends a write within twice that.
-constexpr std::chrono::milliseconds kStopAskedEvery{50};
+// 50 ms between calls of should_stop: Ctrl-C ends a write within twice that.
+constexpr std::chrono::milliseconds kStopCheckEvery{50};
 
 using SteadyClock = std::chrono::steady_clock;
 
@@ -41,8 +41,8 @@ Result<RequestHandle> Client::put(ObjectId object, Incarnation incarnation, std:
     payload.reserve(size_bytes);
     for (const auto& each : data) payload.insert(payload.end(), each.begin(), each.end());
   }
-  return ask_put(object, incarnation, std::move(layout), std::move(parts), size_bytes,
-                 std::move(payload));
+  return begin_put(object, incarnation, std::move(layout), std::move(parts), size_bytes,
+                   std::move(payload));
 }
 
 Result<RequestHandle> Client::reserve(ObjectId object, Incarnation incarnation, std::string layout,
@@ -52,12 +52,12 @@ Result<RequestHandle> Client::reserve(ObjectId object, Incarnation incarnation, 
                                              std::to_string(kInlineBytesMax) +
                                              " bytes is written in place; put() this one"};
   }
-  return ask_put(object, incarnation, std::move(layout), std::move(parts), size_bytes, {});
+  return begin_put(object, incarnation, std::move(layout), std::move(parts), size_bytes, {});
 }
 
-Result<RequestHandle> Client::ask_put(ObjectId object, Incarnation incarnation, std::string layout,
-                                      std::vector<Part> parts, std::uint64_t size_bytes,
-                                      Bytes payload) {
+Result<RequestHandle> Client::begin_put(ObjectId object, Incarnation incarnation,
+                                        std::string layout, std::vector<Part> parts,
+                                        std::uint64_t size_bytes, Bytes payload) {
   PutCommand put;
   put.object = object;
   put.incarnation = incarnation;
@@ -68,33 +68,33 @@ Result<RequestHandle> Client::ask_put(ObjectId object, Incarnation incarnation, 
   if (const char* fault = fault_of(put.meta)) {
     return Error{Code::kInvalidArgument, "put of object " + short_name(object) + ": " + fault};
   }
-  return attachment_->ask(object, std::move(put), incarnation, size_bytes);
+  return attachment_->begin_request(object, std::move(put), incarnation, size_bytes);
 }
 
-Result<RequestHandle> Client::write(Request& put, Buffers data, const StopAsked& stop_asked) {
+Result<RequestHandle> Client::write(Request& put, Buffers data, const StopPredicate& should_stop) {
   const std::uint64_t size_bytes = total_bytes(data);
   auto extent = attachment_->take_range(put, size_bytes);
   if (!extent) return extent.error();
-  auto written = write_parts(put, data, *extent, stop_asked);
+  auto written = write_parts(put, data, *extent, should_stop);
   if (!written) {
-    attachment_->give_back(put);
+    attachment_->release_range(put);
     return written.error();
   }
-  return attachment_->ask(put.object(),
-                          WroteCommand{put.object(), put.incarnation(), size_bytes, false});
+  return attachment_->begin_request(
+      put.object(), WroteCommand{put.object(), put.incarnation(), size_bytes, false});
 }
 
 Result<void> Client::write_parts(Request& put, Buffers data, Extent extent,
-                                 const StopAsked& stop_asked) {
+                                 const StopPredicate& should_stop) {
   const Error cancelled{Code::kCancelled,
                         "the put of object " + short_name(put.object()) + " was cancelled"};
   RangeWriter writer(attachment_->writable_fd(), extent, data);
   const auto progress = [&](std::uint64_t upto_bytes) -> Result<void> {
-    if (!attachment_->is_welcome(put)) return cancelled;
+    if (!attachment_->is_wanted(put)) return cancelled;
     // The seal reports the whole range, because only the seal gets an answer
     if (upto_bytes == extent.size_bytes) return {};
-    return attachment_->tell(RequestId{0},
-                             WroteCommand{put.object(), put.incarnation(), upto_bytes, false});
+    return attachment_->send_command(
+        RequestId{0}, WroteCommand{put.object(), put.incarnation(), upto_bytes, false});
   };
   std::vector<std::jthread> others;
   for (std::size_t i = 1; i < writer.thread_count(); ++i) {
@@ -104,12 +104,12 @@ Result<void> Client::write_parts(Request& put, Buffers data, Extent extent,
       break;  // the process may start no more threads: the existing ones do the same work
     }
   }
-  auto asked = SteadyClock::now();
+  auto checked = SteadyClock::now();
   writer.work([&](std::uint64_t upto_bytes) -> Result<void> {
     const auto now = SteadyClock::now();
-    if (stop_asked && now - asked >= kStopAskedEvery) {
-      asked = now;
-      if (stop_asked()) return cancelled;
+    if (should_stop && now - checked >= kStopCheckEvery) {
+      checked = now;
+      if (should_stop()) return cancelled;
     }
     return progress(upto_bytes);
   });
@@ -122,18 +122,18 @@ Result<std::unique_ptr<Unsealed>> Client::map(RequestHandle put) {
   if (!extent) return extent.error();
   auto mapping = map_shared(attachment_->writable_fd(), extent->offset, extent->size_bytes);
   if (!mapping) {
-    attachment_->give_back(*put);
+    attachment_->release_range(*put);
     return mapping.error();
   }
   return std::make_unique<Unsealed>(attachment_, std::move(put), *extent, std::move(*mapping));
 }
 
 Result<RequestHandle> Client::get(ObjectId object, bool exists) {
-  return attachment_->ask(object, GetCommand{object, exists});
+  return attachment_->begin_request(object, GetCommand{object, exists});
 }
 
 Result<std::vector<RequestHandle>> Client::gather(std::span<const ObjectId> objects, bool exist) {
-  return attachment_->ask_gets(objects, exist);
+  return attachment_->begin_gets(objects, exist);
 }
 
 std::optional<std::size_t> Client::wait_all(std::span<const RequestHandle> requests,
@@ -142,11 +142,11 @@ std::optional<std::size_t> Client::wait_all(std::span<const RequestHandle> reque
 }
 
 Result<RequestHandle> Client::remove(ObjectId object, Incarnation upto) {
-  return attachment_->ask(object, DeleteCommand{object, upto});
+  return attachment_->begin_request(object, DeleteCommand{object, upto});
 }
 
 Result<RequestHandle> Client::orphan(ObjectId object, Incarnation upto) {
-  return attachment_->ask(object, OrphanCommand{object, upto});
+  return attachment_->begin_request(object, OrphanCommand{object, upto});
 }
 
 Result<RequestHandle> Client::reduce(const ReduceCommand& wanted) {
@@ -157,7 +157,7 @@ Result<RequestHandle> Client::reduce(const ReduceCommand& wanted) {
                                              " sources: 1 <= count <= source_count <= " +
                                              std::to_string(kReduceSourcesMax)};
   }
-  return attachment_->ask(wanted.target, wanted);
+  return attachment_->begin_request(wanted.target, wanted);
 }
 
 Result<void> Client::reduce_source(ObjectId target, std::uint32_t index, ObjectId object,
@@ -171,7 +171,7 @@ Result<void> Client::reduce_source(ObjectId target, std::uint32_t index, ObjectI
   source.index = index;
   source.object = object;
   source.incarnation = incarnation;
-  return attachment_->tell(RequestId{0}, ReduceSourceCommand{target, source, confirmed});
+  return attachment_->send_command(RequestId{0}, ReduceSourceCommand{target, source, confirmed});
 }
 
 Result<void> Client::reduce_source_failed(ObjectId target, std::uint32_t index) {
@@ -183,7 +183,7 @@ Result<void> Client::reduce_source_failed(ObjectId target, std::uint32_t index) 
   ReduceSource source;
   source.index = index;
   source.failed = true;
-  return attachment_->tell(RequestId{0}, ReduceSourceCommand{target, source, true});
+  return attachment_->send_command(RequestId{0}, ReduceSourceCommand{target, source, true});
 }
 
 Result<void> Client::watch(Request& request) { return attachment_->watch(request); }

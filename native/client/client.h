@@ -31,7 +31,7 @@
 namespace hoplite {
 
 using RequestHandle = std::shared_ptr<Request>;
-using StopAsked = std::function<bool()>;
+using StopPredicate = std::function<bool()>;
 
 class Client {
  public:
@@ -51,11 +51,11 @@ class Client {
   // Writes a reserved object, a part at a time, and tells the node after each, so that receivers
   // stream during the write. The last part seals the object. Returns the request that ends with
   // Done when the node has sealed it. Releases the range on an error, when `put` was cancelled, or
-  // when `stop_asked`, which it calls between parts, returns true.
+  // when `should_stop`, which it calls between parts, returns true.
   // REQUIRES: `put` ended with Reserved, `data` has its size. Cost: 1.8 x a warm memcpy on two
   // cores, for which it starts threads (from 16 MiB on); 2.5 x on one.
   [[nodiscard]] Result<RequestHandle> write(Request& put, Buffers data,
-                                            const StopAsked& stop_asked = {});
+                                            const StopPredicate& should_stop = {});
 
   // A large object whose bytes the caller writes in place: the request ends with Reserved, then
   // map() must follow, once. REQUIRES: size_bytes > kInlineBytesMax.
@@ -106,11 +106,11 @@ class Client {
 
  private:
   explicit Client(std::shared_ptr<Attachment> attachment);
-  [[nodiscard]] Result<RequestHandle> ask_put(ObjectId object, Incarnation incarnation,
-                                              std::string layout, std::vector<Part> parts,
-                                              std::uint64_t size_bytes, Bytes payload);
+  [[nodiscard]] Result<RequestHandle> begin_put(ObjectId object, Incarnation incarnation,
+                                                std::string layout, std::vector<Part> parts,
+                                                std::uint64_t size_bytes, Bytes payload);
   [[nodiscard]] Result<void> write_parts(Request& put, Buffers data, Extent extent,
-                                         const StopAsked& stop_asked);
+                                         const StopPredicate& should_stop);
   std::shared_ptr<Attachment> attachment_;
 };
 

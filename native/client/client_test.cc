@@ -74,7 +74,7 @@ TEST_F(ClientTest, ASmallPutCarriesItsBytes) {
                                      one_part(DType::kFloat32, data), OneBuffer{data}));
   ASSERT_TRUE(outcome);
   EXPECT_TRUE(std::holds_alternative<Done>(*outcome));
-  const auto put = std::get<PutCommand>(node_->heard<PutCommand>().at(0).body);
+  const auto put = std::get<PutCommand>(node_->commands<PutCommand>().at(0).body);
   EXPECT_EQ(put.payload, data);
   EXPECT_EQ(put.incarnation, Incarnation{4});
   EXPECT_EQ(put.meta.layout, "l");
@@ -97,7 +97,7 @@ TEST_F(ClientTest, ALargePutIsReservedThenWrittenInPartsThatAreAnnounced) {
   const auto place = node_->arena().at({8192, data.size()});
   EXPECT_TRUE(std::equal(data.begin(), data.end(), place.begin()));
   std::uint64_t upto = 0;
-  const auto announced = node_->heard<WroteCommand>();
+  const auto announced = node_->commands<WroteCommand>();
   EXPECT_GE(announced.size(), 10U);
   for (const Command& each : announced) {
     EXPECT_GT(std::get<WroteCommand>(each.body).upto_bytes, upto);
@@ -106,7 +106,7 @@ TEST_F(ClientTest, ALargePutIsReservedThenWrittenInPartsThatAreAnnounced) {
   EXPECT_EQ(upto, data.size());
   EXPECT_FALSE(client_->write(*put, OneBuffer{data}));  // once only
   put.reset();
-  EXPECT_TRUE(node_->heard<CancelCommand>().empty());
+  EXPECT_TRUE(node_->commands<CancelCommand>().empty());
 }
 
 TEST_F(ClientTest, AReservedPutThatIsDroppedUnwrittenIsTakenBack) {
@@ -117,8 +117,8 @@ TEST_F(ClientTest, AReservedPutThatIsDroppedUnwrittenIsTakenBack) {
   ASSERT_TRUE(put->wait(kSoon));
   const RequestId id = put->id();
   put.reset();
-  ASSERT_TRUE(node_->hears<CancelCommand>(1));
-  EXPECT_EQ(node_->heard<CancelCommand>()[0].request, id);
+  ASSERT_TRUE(node_->wait_for<CancelCommand>(1));
+  EXPECT_EQ(node_->commands<CancelCommand>()[0].request, id);
 }
 
 TEST_F(ClientTest, WritingSomethingElseThanWasReservedIsRefused) {
@@ -145,7 +145,7 @@ TEST_F(ClientTest, ASmallObjectIsAnOwnedCopyWithoutAPin) {
     EXPECT_EQ(view.layout(), "layout");
   }
   ASSERT_TRUE(finish(client_->get(object_id(2))));
-  EXPECT_TRUE(node_->heard<ReleaseCommand>().empty());
+  EXPECT_TRUE(node_->commands<ReleaseCommand>().empty());
 }
 
 TEST_F(ClientTest, AnEmptyObjectIsAnEmptyView) {
@@ -164,8 +164,8 @@ TEST_F(ClientTest, ALargeObjectIsMappedPrivatelyAndReleasedWithItsView) {
     EXPECT_EQ(place[0], std::byte{1});
     EXPECT_EQ(fetch(1).bytes()[0], std::byte{1});
   }
-  ASSERT_TRUE(node_->hears<ReleaseCommand>(2));
-  const auto release = std::get<ReleaseCommand>(node_->heard<ReleaseCommand>()[0].body);
+  ASSERT_TRUE(node_->wait_for<ReleaseCommand>(2));
+  const auto release = std::get<ReleaseCommand>(node_->commands<ReleaseCommand>()[0].body);
   EXPECT_EQ(release.object, object_id(1));
   EXPECT_EQ(release.incarnation, Incarnation{3});
 }
@@ -178,11 +178,11 @@ TEST_F(ClientTest, AViewIsTakenOnceAndOneThatNobodyTakesIsReleased) {
     const auto view = must(get->take());
   }
   EXPECT_FALSE(get->take());
-  ASSERT_TRUE(node_->hears<ReleaseCommand>(1));
+  ASSERT_TRUE(node_->wait_for<ReleaseCommand>(1));
   auto dropped = must(client_->get(object_id(1)));
   ASSERT_TRUE(dropped->wait(kSoon));
   dropped.reset();
-  EXPECT_TRUE(node_->hears<ReleaseCommand>(2));
+  EXPECT_TRUE(node_->wait_for<ReleaseCommand>(2));
 }
 
 TEST_F(ClientTest, AnAnswerThatComesAfterTheCancelIsReleased) {
@@ -196,11 +196,12 @@ TEST_F(ClientTest, AnAnswerThatComesAfterTheCancelIsReleased) {
   get->cancel();
   ASSERT_TRUE(get->wait(kSoon));
   EXPECT_EQ(get->take().error().code, Code::kCancelled);
-  ASSERT_TRUE(node_->hears<CancelCommand>(1));
-  while (node_->heard<ReleaseCommand>().empty()) {  // ends at the runner's limit
-    ASSERT_TRUE(client_->is_alive());               // reads what has come
+  ASSERT_TRUE(node_->wait_for<CancelCommand>(1));
+  while (node_->commands<ReleaseCommand>().empty()) {  // ends at the runner's limit
+    ASSERT_TRUE(client_->is_alive());                  // reads what has come
   }
-  EXPECT_EQ(std::get<ReleaseCommand>(node_->heard<ReleaseCommand>()[0].body).object, object_id(6));
+  EXPECT_EQ(std::get<ReleaseCommand>(node_->commands<ReleaseCommand>()[0].body).object,
+            object_id(6));
 }
 
 TEST_F(ClientTest, AnErrorOfTheNodeIsTheRequestsError) {
@@ -220,7 +221,7 @@ TEST_F(ClientTest, AReduceEndsWithItsMembers) {
   ASSERT_TRUE(client_->reduce_source_failed(object_id(1), 2));
   auto outcome = must(finish(client_->reduce({object_id(1), ReduceOp::kMax, 4, 2})));
   EXPECT_EQ(std::get<Reduced>(outcome).members, (std::vector<std::uint32_t>{3, 1}));
-  const auto sources = node_->heard<ReduceSourceCommand>();
+  const auto sources = node_->commands<ReduceSourceCommand>();
   ASSERT_EQ(sources.size(), 2U);
   EXPECT_EQ(std::get<ReduceSourceCommand>(sources[0].body).source.object, object_id(13));
   EXPECT_TRUE(std::get<ReduceSourceCommand>(sources[1].body).source.failed);
@@ -292,12 +293,12 @@ TEST_F(ClientTest, AClosedClientFailsItsRequestsAndKeepsItsViews) {
     EXPECT_EQ(pending->take().error().code, Code::kNodeLost);
     EXPECT_FALSE(client_->is_alive());
     EXPECT_FALSE(client_->get(object_id(3)));
-    EXPECT_TRUE(node_->heard<ClientLostCommand>().empty());  // the view still pins
+    EXPECT_TRUE(node_->commands<ClientLostCommand>().empty());  // the view still pins
     pending.reset();
     client_.reset();
   }
-  EXPECT_TRUE(node_->hears<ReleaseCommand>(1));
-  EXPECT_TRUE(node_->hears<ClientLostCommand>(1));
+  EXPECT_TRUE(node_->wait_for<ReleaseCommand>(1));
+  EXPECT_TRUE(node_->wait_for<ClientLostCommand>(1));
 }
 
 // Runs `child` in a forked process; true when it returned true there.
@@ -319,7 +320,7 @@ TEST_F(ClientTest, AForkedChildIsToldAndItsViewsStayReadable) {
     return is_told && !client_->is_alive() && view.bytes()[5] == std::byte{6};
   }));
   EXPECT_TRUE(client_->is_alive());
-  EXPECT_EQ(node_->heard<GetCommand>().size(), 1U);
+  EXPECT_EQ(node_->commands<GetCommand>().size(), 1U);
 }
 
 TEST_F(ClientTest, AViewFromBeforeAForkIsReleasedOnlyWithTheSocket) {
@@ -329,11 +330,12 @@ TEST_F(ClientTest, AViewFromBeforeAForkIsReleasedOnlyWithTheSocket) {
     EXPECT_TRUE(in_child([] { return true; }));
     View after = fetch(2);
   }
-  ASSERT_TRUE(node_->hears<ReleaseCommand>(1));
+  ASSERT_TRUE(node_->wait_for<ReleaseCommand>(1));
   ASSERT_TRUE(finish(client_->get(object_id(3))));
-  EXPECT_EQ(std::get<ReleaseCommand>(node_->heard<ReleaseCommand>()[0].body).object, object_id(2));
+  EXPECT_EQ(std::get<ReleaseCommand>(node_->commands<ReleaseCommand>()[0].body).object,
+            object_id(2));
   client_.reset();
-  EXPECT_TRUE(node_->hears<ClientLostCommand>(1));
+  EXPECT_TRUE(node_->wait_for<ClientLostCommand>(1));
 }
 
 TEST_F(ClientTest, AChildWithoutViewsDoesNotKeepTheClientAlive) {
@@ -346,7 +348,7 @@ TEST_F(ClientTest, AChildWithoutViewsDoesNotKeepTheClientAlive) {
     ::_exit(0);
   }
   client_.reset();
-  EXPECT_TRUE(node_->hears<ClientLostCommand>(1));
+  EXPECT_TRUE(node_->wait_for<ClientLostCommand>(1));
   ASSERT_EQ(::write(ends[1], "x", 1), 1);
   ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
   ::close(ends[0]);

@@ -52,7 +52,7 @@ Outbox::Outbox(int socket, std::uint64_t waiting_bytes_max, std::function<void()
 
 Outbox::~Outbox() {
   if (thread_ == nullptr) return;
-  is_leaving_ = true;
+  is_closing_ = true;
   wake();
   thread_->join();
 }
@@ -66,7 +66,7 @@ void Outbox::after_fork_in_child() {
 
 Result<std::uint64_t> Outbox::send(const Frames& frames) {
   const std::lock_guard guard(mutex_);
-  if (auto pushed = push_waiting(); !pushed) return pushed.error();
+  if (auto flushed = send_waiting(); !flushed) return flushed.error();
   const std::size_t size = frames.head.size() + frames.payload.size();
   const bool is_first = waiting_.empty();
   std::size_t sent = 0;
@@ -81,7 +81,7 @@ Result<std::uint64_t> Outbox::send(const Frames& frames) {
   }
   const std::uint64_t number = std::exchange(next_number_, next_number_ + frames.ends.size());
   if (sent == size) return number;
-  keep_rest(number, frames, sent);
+  queue_rest(number, frames, sent);
   if (thread_ == nullptr) {
     start();
   } else if (is_first) {
@@ -90,7 +90,7 @@ Result<std::uint64_t> Outbox::send(const Frames& frames) {
   return number;
 }
 
-void Outbox::keep_rest(std::uint64_t number, const Frames& frames, std::size_t sent) {
+void Outbox::queue_rest(std::uint64_t number, const Frames& frames, std::size_t sent) {
   std::size_t begin = 0;
   for (std::size_t i = 0; i < frames.ends.size(); ++i) {
     const auto own = frames.head.subspan(begin, frames.ends[i] - begin);
@@ -110,7 +110,7 @@ void Outbox::keep_rest(std::uint64_t number, const Frames& frames, std::size_t s
   }
 }
 
-Result<void> Outbox::push_waiting() {
+Result<void> Outbox::send_waiting() {
   while (!waiting_.empty()) {
     std::array<iovec, kFramesPerSend> parts;
     std::size_t count = 0;
@@ -140,7 +140,7 @@ void Outbox::drop(std::map<std::uint64_t, Frame>::iterator frame) {
   waiting_.erase(frame);
 }
 
-bool Outbox::withdraw(std::uint64_t number) {
+bool Outbox::drop_unsent(std::uint64_t number) {
   const std::lock_guard guard(mutex_);
   const auto found = waiting_.find(number);
   if (found == waiting_.end() || found->second.sent > 0) return false;
@@ -148,12 +148,12 @@ bool Outbox::withdraw(std::uint64_t number) {
   return true;
 }
 
-void Outbox::push() {
+void Outbox::flush() {
   const std::lock_guard guard(mutex_);
-  [[maybe_unused]] const auto pushed = push_waiting();  // the next read reports the end
+  [[maybe_unused]] const auto sent = send_waiting();  // the next read reports the end
 }
 
-void Outbox::end() {
+void Outbox::close() {
   const std::lock_guard guard(mutex_);
   waiting_.clear();
   waiting_bytes_ = 0;
@@ -179,7 +179,7 @@ void Outbox::start() {
 void Outbox::wake() const { static_cast<void>(::eventfd_write(wake_.value(), 1)); }
 
 void Outbox::run() {
-  while (!is_leaving_) {
+  while (!is_closing_) {
     const bool has_waiting = [this] {
       const std::lock_guard guard(mutex_);
       return !waiting_.empty();
@@ -190,7 +190,7 @@ void Outbox::run() {
     eventfd_t count = 0;
     if (awaited[1].revents != 0) ::eventfd_read(wake_.value(), &count);
     if ((awaited[0].revents & ~POLLOUT) != 0) read_();
-    if ((awaited[0].revents & POLLOUT) != 0) push();
+    if ((awaited[0].revents & POLLOUT) != 0) flush();
   }
 }
 

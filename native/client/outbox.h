@@ -53,9 +53,9 @@ class Outbox {
   // or kNodeLost.
   [[nodiscard]] Result<std::uint64_t> send(const Frames& frames);
   // Returns true if the frame is not sent, and never will be.
-  [[nodiscard]] bool withdraw(std::uint64_t number);
-  void push();  // sends as much as the socket takes
-  void end();   // the node is gone: drops all waiting frames
+  [[nodiscard]] bool drop_unsent(std::uint64_t number);
+  void flush();  // sends as much as the socket takes
+  void close();  // the node is gone: drops all waiting frames
   void after_fork_in_child();
 
  private:
@@ -64,8 +64,8 @@ class Outbox {
     std::size_t sent = 0;
   };
   // REQUIRES of all four: mutex_ is held.
-  [[nodiscard]] Result<void> push_waiting();
-  void keep_rest(std::uint64_t number, const Frames& frames, std::size_t sent);
+  [[nodiscard]] Result<void> send_waiting();
+  void queue_rest(std::uint64_t number, const Frames& frames, std::size_t sent);
   void drop(std::map<std::uint64_t, Frame>::iterator frame);
   void start();
 
@@ -80,7 +80,7 @@ class Outbox {
   std::uint64_t next_number_ = 1;
   std::map<std::uint64_t, Frame> waiting_;  // only the first one may be sent in part
   std::uint64_t waiting_bytes_ = 0;
-  std::atomic<bool> is_leaving_{false};
+  std::atomic<bool> is_closing_{false};
   std::unique_ptr<std::thread> thread_;
 };
 

@@ -47,9 +47,9 @@ class Request {
   friend class Attachment;
   enum class Range : std::uint8_t {
     kNone,
-    kReserved,   // a large put has its range, and no thread writes it yet
-    kTaken,      // write() or an Unsealed fills it
-    kUnwelcome,  // as kTaken, but the put is cancelled: the writer releases the range
+    kReserved,  // a large put has its range, and no thread writes it yet
+    kTaken,     // write() or an Unsealed fills it
+    kUnwanted,  // as kTaken, but the put is cancelled: the writer releases the range
   };
   struct Answer {
     Reply reply;

@@ -75,21 +75,21 @@ class ScriptedNode {
     news_.notify_all();
   }
   template <typename T>
-  std::vector<Command> heard() {
+  std::vector<Command> commands() {
     const std::lock_guard guard(mutex_);
     std::vector<Command> found;
-    for (const Command& each : heard_) {
+    for (const Command& each : received_) {
       if (std::holds_alternative<T>(each.body)) found.push_back(each);
     }
     return found;
   }
   // Waits until `count` commands of the kind have come.
   template <typename T>
-  bool hears(std::size_t count) {
+  bool wait_for(std::size_t count) {
     std::unique_lock guard(mutex_);
     return news_.wait_for(guard, std::chrono::nanoseconds(kSoon.ns), [&] {
       return static_cast<std::size_t>(
-                 std::count_if(heard_.begin(), heard_.end(), [](const Command& each) {
+                 std::count_if(received_.begin(), received_.end(), [](const Command& each) {
                    return std::holds_alternative<T>(each.body);
                  })) >= count;
     });
@@ -101,11 +101,11 @@ class ScriptedNode {
     while (!is_stopping_) {
       const auto patience = port_.has_commands() ? std::optional(Duration{0}) : std::nullopt;
       const auto events = poller_.wait(patience);
-      pause_if_asked();
+      pause_if_requested();
       for (const Ready& ready : events) port_.handle_ready(ready);
       for (const Command& command : port_.take_commands(1000)) {
         const std::lock_guard guard(mutex_);
-        heard_.push_back(command);
+        received_.push_back(command);
         news_.notify_all();
         const auto reply = script_ ? script_(command) : std::nullopt;
         if (reply) port_.reply({command.client, command.request, *reply});
@@ -113,7 +113,7 @@ class ScriptedNode {
       port_.flush();
     }
   }
-  void pause_if_asked() {
+  void pause_if_requested() {
     std::unique_lock guard(mutex_);
     is_paused_ = is_to_pause_;
     if (is_paused_) news_.notify_all();
@@ -126,7 +126,7 @@ class ScriptedNode {
   std::mutex mutex_;
   std::condition_variable news_;
   Script script_;
-  std::vector<Command> heard_;
+  std::vector<Command> received_;
   bool is_to_pause_ = false;
   bool is_paused_ = false;
   std::atomic<bool> is_stopping_{false};

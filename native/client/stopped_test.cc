@@ -44,9 +44,9 @@ class StoppedTest : public ::testing::Test {
     return gets;
   }
   // Returns the gets that the node has read, in its order.
-  std::vector<RequestId> asked() {
+  std::vector<RequestId> requested_ids() {
     std::vector<RequestId> ids;
-    for (const Command& each : node_->heard<GetCommand>()) ids.push_back(each.request);
+    for (const Command& each : node_->commands<GetCommand>()) ids.push_back(each.request);
     return ids;
   }
 
@@ -66,7 +66,7 @@ TEST_F(StoppedTest, CommandsAreBegunWithoutWaitingAndReadInTheirOrder) {
     ASSERT_TRUE(each->wait(kSoon));
     begun.push_back(each->id());
   }
-  EXPECT_EQ(asked(), begun);
+  EXPECT_EQ(requested_ids(), begun);
 }
 
 TEST_F(StoppedTest, WhatIsGivenUpUnsentIsNeverAsked) {
@@ -75,10 +75,10 @@ TEST_F(StoppedTest, WhatIsGivenUpUnsentIsNeverAsked) {
   for (const RequestHandle& each : gets) each->cancel();
   const auto after = must(client_->remove(object_id(2)));
   node_->resume();
-  ASSERT_TRUE(node_->hears<DeleteCommand>(1));
-  EXPECT_LT(asked().size(), kMany / 2);
+  ASSERT_TRUE(node_->wait_for<DeleteCommand>(1));
+  EXPECT_LT(requested_ids().size(), kMany / 2);
   // Each get that the node has read is cancelled.
-  EXPECT_EQ(node_->heard<CancelCommand>().size(), asked().size());
+  EXPECT_EQ(node_->commands<CancelCommand>().size(), requested_ids().size());
 }
 
 TEST_F(StoppedTest, ATimeoutLoopKeepsNothing) {
@@ -110,9 +110,9 @@ TEST_F(StoppedTest, BeyondTheBoundACommandFailsAndNamesTheNode) {
   gets.clear();  // taken back, beyond the bound
   node_->resume();
   const auto after = must(client_->remove(object_id(2)));
-  ASSERT_TRUE(node_->hears<DeleteCommand>(1));
-  EXPECT_LE(asked().size(), begun);
-  EXPECT_EQ(node_->heard<CancelCommand>().size(), asked().size());
+  ASSERT_TRUE(node_->wait_for<DeleteCommand>(1));
+  EXPECT_LE(requested_ids().size(), begun);
+  EXPECT_EQ(node_->commands<CancelCommand>().size(), requested_ids().size());
 }
 
 TEST_F(StoppedTest, AReleaseGoesOutOnceTheNodeReadsThoughTheClientDoesNothing) {
@@ -128,7 +128,7 @@ TEST_F(StoppedTest, AReleaseGoesOutOnceTheNodeReadsThoughTheClientDoesNothing) {
   const auto gets = begin_many();
   view.reset();
   node_->resume();
-  EXPECT_TRUE(node_->hears<ReleaseCommand>(1));
+  EXPECT_TRUE(node_->wait_for<ReleaseCommand>(1));
 }
 
 TEST_F(StoppedTest, AnswersThatNobodyWaitsForDoNotHoldBackWhatIsToBeSent) {
@@ -139,7 +139,7 @@ TEST_F(StoppedTest, AnswersThatNobodyWaitsForDoNotHoldBackWhatIsToBeSent) {
   node_->pause();
   const auto gets = begin_many(4 * kMany);  // of which the kernel takes a sixth at once
   node_->resume();
-  EXPECT_TRUE(node_->hears<GetCommand>(2 * kMany));
+  EXPECT_TRUE(node_->wait_for<GetCommand>(2 * kMany));
 }
 
 TEST_F(StoppedTest, ALargeListIsAskedForAtOnceAndInOrder) {
@@ -155,7 +155,7 @@ TEST_F(StoppedTest, ALargeListIsAskedForAtOnceAndInOrder) {
   for (const RequestHandle& each : gets) {
     if (each != gets[kMany - 2]) expected.push_back(each->id());
   }
-  EXPECT_EQ(asked(), expected);
+  EXPECT_EQ(requested_ids(), expected);
 }
 
 TEST_F(StoppedTest, SmallPutsArriveWholeThoughTheyAreSentInParts) {
@@ -169,10 +169,10 @@ TEST_F(StoppedTest, SmallPutsArriveWholeThoughTheyAreSentInParts) {
   }
   node_->resume();
   for (const RequestHandle& each : puts) ASSERT_TRUE(each->wait(kSoon));
-  const auto heard = node_->heard<PutCommand>();
-  ASSERT_EQ(heard.size(), puts.size());
+  const auto received = node_->commands<PutCommand>();
+  ASSERT_EQ(received.size(), puts.size());
   for (std::uint8_t i = 0; i < 50; ++i) {
-    const auto& put = std::get<PutCommand>(heard[i].body);
+    const auto& put = std::get<PutCommand>(received[i].body);
     EXPECT_EQ(put.object, object_id(i));
     EXPECT_EQ(put.payload, std::vector<std::byte>(kInlineBytesMax - i, std::byte{i}));
   }
@@ -186,7 +186,7 @@ TEST_F(StoppedTest, ACloseAndAnEndOfTheLastHandleDoNotWait) {
   client_.reset();
   gets.clear();
   node_->resume();
-  EXPECT_TRUE(node_->hears<ClientLostCommand>(1));
+  EXPECT_TRUE(node_->wait_for<ClientLostCommand>(1));
 }
 
 TEST_F(StoppedTest, ANodeThatDiesWithoutReadingEndsEverything) {
@@ -236,9 +236,9 @@ TEST_F(StoppedTest, AForkedChildSendsNothingAndEnds) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   const auto last = must(client_->remove(object_id(2)));
   node_->resume();
-  EXPECT_TRUE(node_->hears<DeleteCommand>(1));
-  EXPECT_EQ(asked().size(), kMany);
-  EXPECT_TRUE(node_->heard<CancelCommand>().empty());
+  EXPECT_TRUE(node_->wait_for<DeleteCommand>(1));
+  EXPECT_EQ(requested_ids().size(), kMany);
+  EXPECT_TRUE(node_->commands<CancelCommand>().empty());
 }
 
 }  // namespace

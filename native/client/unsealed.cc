@@ -19,7 +19,7 @@ Unsealed::~Unsealed() {
   unmap_shared(mapping_);
   const bool is_kept = sealing_ != nullptr && attachment_->has_pin(*sealing_);
   sealing_.reset();  // releases the pin, if it has one
-  if (!is_kept) attachment_->give_back(*put_);
+  if (!is_kept) attachment_->release_range(*put_);
 }
 
 Result<std::shared_ptr<Request>> Unsealed::seal() {
@@ -28,7 +28,7 @@ Result<std::shared_ptr<Request>> Unsealed::seal() {
     return Error{Code::kInvalidArgument,
                  "object " + short_name(put_->object()) + " is sealed already"};
   }
-  if (!attachment_->is_welcome(*put_)) {
+  if (!attachment_->is_wanted(*put_)) {
     return Error{Code::kCancelled, "the put of object " + short_name(put_->object()) +
                                        " was cancelled; make a new empty one"};
   }
@@ -39,7 +39,7 @@ Result<std::shared_ptr<Request>> Unsealed::seal() {
     return mapped.error();
   }
   const WroteCommand whole{put_->object(), put_->incarnation(), extent_.size_bytes, true};
-  auto sealing = attachment_->ask(put_->object(), whole, {}, 0, std::move(pin));
+  auto sealing = attachment_->begin_request(put_->object(), whole, {}, 0, std::move(pin));
   if (sealing) sealing_ = *sealing;
   return sealing;
 }

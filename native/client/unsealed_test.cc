@@ -74,7 +74,7 @@ TEST_F(UnsealedTest, IsSharedUntilItIsSealedAndPrivateFromThenOn) {
   EXPECT_EQ(in_arena(8), std::byte{5});
   EXPECT_EQ(bytes[7], std::byte{9});
   EXPECT_EQ(bytes[9], std::byte{5});
-  const auto wrote = std::get<WroteCommand>(node_->heard<WroteCommand>().at(0).body);
+  const auto wrote = std::get<WroteCommand>(node_->commands<WroteCommand>().at(0).body);
   EXPECT_TRUE(wrote.pin);
   EXPECT_EQ(wrote.upto_bytes, kSize);
   EXPECT_EQ(wrote.incarnation, Incarnation{3});
@@ -83,21 +83,22 @@ TEST_F(UnsealedTest, IsSharedUntilItIsSealedAndPrivateFromThenOn) {
 TEST_F(UnsealedTest, ReleasesItsPinWithItsMappingAndCancelsNothing) {
   auto range = map();
   ASSERT_TRUE(must(range->seal())->wait(kSoon));
-  EXPECT_TRUE(node_->heard<ReleaseCommand>().empty());
+  EXPECT_TRUE(node_->commands<ReleaseCommand>().empty());
   range.reset();
-  ASSERT_TRUE(node_->hears<ReleaseCommand>(1));
-  EXPECT_EQ(std::get<ReleaseCommand>(node_->heard<ReleaseCommand>()[0].body).object, object_id(1));
+  ASSERT_TRUE(node_->wait_for<ReleaseCommand>(1));
+  EXPECT_EQ(std::get<ReleaseCommand>(node_->commands<ReleaseCommand>()[0].body).object,
+            object_id(1));
   client_.reset();
-  ASSERT_TRUE(node_->hears<ClientLostCommand>(1));
-  EXPECT_TRUE(node_->heard<CancelCommand>().empty());
+  ASSERT_TRUE(node_->wait_for<ClientLostCommand>(1));
+  EXPECT_TRUE(node_->commands<CancelCommand>().empty());
 }
 
 TEST_F(UnsealedTest, DroppedUnsealedCancelsThePut) {
   const auto put = reserve();
   auto range = must(client_->map(put));
   range.reset();
-  ASSERT_TRUE(node_->hears<CancelCommand>(1));
-  EXPECT_EQ(node_->heard<CancelCommand>()[0].request, put->id());
+  ASSERT_TRUE(node_->wait_for<CancelCommand>(1));
+  EXPECT_EQ(node_->commands<CancelCommand>()[0].request, put->id());
 }
 
 TEST_F(UnsealedTest, WhoseSealFailsKeepsItsBytesAndThenCancels) {
@@ -109,26 +110,26 @@ TEST_F(UnsealedTest, WhoseSealFailsKeepsItsBytesAndThenCancels) {
   ASSERT_TRUE(sealing->wait(kSoon));
   EXPECT_EQ(sealing->take().error().code, Code::kObjectLost);
   EXPECT_EQ(range->bytes()[0], std::byte{5});
-  EXPECT_TRUE(node_->heard<CancelCommand>().empty());
+  EXPECT_TRUE(node_->commands<CancelCommand>().empty());
   range.reset();
   sealing.reset();
-  ASSERT_TRUE(node_->hears<CancelCommand>(1));
-  EXPECT_EQ(node_->heard<CancelCommand>()[0].request, put->id());
-  EXPECT_TRUE(node_->heard<ReleaseCommand>().empty());
+  ASSERT_TRUE(node_->wait_for<CancelCommand>(1));
+  EXPECT_EQ(node_->commands<CancelCommand>()[0].request, put->id());
+  EXPECT_TRUE(node_->commands<ReleaseCommand>().empty());
 }
 
 TEST_F(UnsealedTest, DroppedWhileItIsBeingSealedLeavesNothingBehind) {
   answer_seals_with(std::nullopt);
   auto range = map();
   ASSERT_TRUE(range->seal());
-  ASSERT_TRUE(node_->hears<WroteCommand>(1));
+  ASSERT_TRUE(node_->wait_for<WroteCommand>(1));
   node_->script([](const Command& c) -> std::optional<Reply> {
     const bool is_last_word = std::holds_alternative<CancelCommand>(c.body);
     return is_last_word ? std::optional<Reply>(large(kPlace, kSize)) : std::nullopt;
   });
   range.reset();  // the seal's answer crosses the cancel
-  ASSERT_TRUE(node_->hears<CancelCommand>(2));
-  while (node_->heard<ReleaseCommand>().empty()) {  // reads what has come, and releases it
+  ASSERT_TRUE(node_->wait_for<CancelCommand>(2));
+  while (node_->commands<ReleaseCommand>().empty()) {  // reads what has come, and releases it
     static_cast<void>(client_->is_alive());
     ASSERT_TRUE(client_->get(object_id(2)));
   }
@@ -140,7 +141,7 @@ TEST_F(UnsealedTest, CannotBeTakenBackOnceItIsBeingSealed) {
   auto sealing = must(range->seal());
   sealing->cancel();
   EXPECT_FALSE(sealing->is_finished());
-  EXPECT_TRUE(node_->heard<CancelCommand>().empty());
+  EXPECT_TRUE(node_->commands<CancelCommand>().empty());
 }
 
 TEST_F(UnsealedTest, IsMappedOnceAndSealedOnce) {
@@ -196,10 +197,11 @@ TEST_F(UnsealedTest, AForkedChildReadsWhatWasSealedAndKeepsItsPin) {
   EXPECT_TRUE(in_child([&] { return range->bytes()[0] == std::byte{5}; }));
   range.reset();
   ASSERT_TRUE(client_->get(object_id(2)));
-  ASSERT_TRUE(node_->hears<GetCommand>(1));
-  EXPECT_TRUE(node_->heard<ReleaseCommand>().empty());  // only with the socket: design, processes
+  ASSERT_TRUE(node_->wait_for<GetCommand>(1));
+  EXPECT_TRUE(
+      node_->commands<ReleaseCommand>().empty());  // only with the socket: design, processes
   client_.reset();
-  EXPECT_TRUE(node_->hears<ClientLostCommand>(1));
+  EXPECT_TRUE(node_->wait_for<ClientLostCommand>(1));
 }
 
 }  // namespace

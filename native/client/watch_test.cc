@@ -104,8 +104,8 @@ TEST_F(WatchTest, ADeadNodeFailsWhatIsWatchedAndThenTheWatch) {
   const auto first = watched_get(1);
   const auto second = watched_get(3);
   std::thread watching([&] {
-    std::set<RequestId> told{*next(kForEver), *next(kForEver)};
-    EXPECT_EQ(told, (std::set<RequestId>{first->id(), second->id()}));
+    std::set<RequestId> finished{*next(kForEver), *next(kForEver)};
+    EXPECT_EQ(finished, (std::set<RequestId>{first->id(), second->id()}));
     const auto end = client_->next_finished(kForEver);
     ASSERT_FALSE(end);
     EXPECT_EQ(end.error().code, Code::kNodeLost);
@@ -131,10 +131,10 @@ TEST_F(WatchTest, OneThreadWatchesWhileOthersWaitForTheirOwn) {
   constexpr std::size_t kWatched = 300;
   std::mutex mutex;
   std::vector<RequestHandle> asked;
-  std::set<RequestId> told;
+  std::set<RequestId> finished;
   std::thread watching([&] {
-    while (told.size() < kWatched) {
-      if (const auto id = next(kForEver)) told.insert(*id);
+    while (finished.size() < kWatched) {
+      if (const auto id = next(kForEver)) finished.insert(*id);
     }
   });
   std::vector<std::thread> threads;
@@ -157,7 +157,7 @@ TEST_F(WatchTest, OneThreadWatchesWhileOthersWaitForTheirOwn) {
   EXPECT_EQ(right, static_cast<int>(kWatched));
   std::set<RequestId> expected;
   for (const RequestHandle& each : asked) expected.insert(each->id());
-  EXPECT_EQ(told, expected);
+  EXPECT_EQ(finished, expected);
 }
 
 TEST_F(WatchTest, AllAreWaitedForOnTheCallersOwnThread) {

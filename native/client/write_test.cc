@@ -81,7 +81,7 @@ TEST_F(WriteTest, SeveralThreadsFillALargeRange) {
   ASSERT_TRUE(must(client_->write(*put, buffers))->wait(kSoon));
   const auto place = node_->arena().at({8192, kSize});
   EXPECT_TRUE(std::equal(data.begin(), data.end(), place.begin()));
-  EXPECT_GE(node_->heard<WroteCommand>().size(), 16U);
+  EXPECT_GE(node_->commands<WroteCommand>().size(), 16U);
 }
 
 // While it lives, no thread can start: the default stack does not fit into the address space.
@@ -126,12 +126,12 @@ TEST_F(WriteTest, AWriteThatIsCancelledStopsAndGivesTheRangeBackItself) {
   ASSERT_TRUE(put->wait(kSoon));
   auto reserved = must(client_->map(put));  // holds the range as a writer does
   put->cancel();
-  EXPECT_TRUE(node_->heard<CancelCommand>().empty());
+  EXPECT_TRUE(node_->commands<CancelCommand>().empty());
   EXPECT_EQ(reserved->seal().error().code, Code::kCancelled);
   EXPECT_FALSE(client_->write(*put, OneBuffer{data}));
   reserved.reset();
-  ASSERT_TRUE(node_->hears<CancelCommand>(1));
-  EXPECT_EQ(node_->heard<CancelCommand>()[0].request, put->id());
+  ASSERT_TRUE(node_->wait_for<CancelCommand>(1));
+  EXPECT_EQ(node_->commands<CancelCommand>()[0].request, put->id());
 }
 
 TEST_F(WriteTest, AWriteStopsWhenItsCallerIsAskedTo) {
@@ -149,7 +149,7 @@ TEST_F(WriteTest, AWriteStopsWhenItsCallerIsAskedTo) {
     if (asked == 0) continue;
     ASSERT_FALSE(written);
     EXPECT_EQ(written.error().code, Code::kCancelled);
-    EXPECT_TRUE(node_->hears<CancelCommand>(1));
+    EXPECT_TRUE(node_->wait_for<CancelCommand>(1));
   }
 }
 
