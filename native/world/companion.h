@@ -17,7 +17,7 @@ class Companion {
   virtual ~Companion() = default;
 
   // The world has ended. Stops every operation in flight, and then ends each one by
-  // World::end_beside. Idempotent.
+  // World::end_companion_operation. Idempotent.
   virtual void handle_end(Ending ending) = 0;
 };
 

@@ -152,7 +152,7 @@ void Progress::forget(WatchId watch) {
   if (liveness_ != nullptr) liveness_->forget(NodeId{watch.value}, kOnlyLife);
 }
 
-void Progress::depend(const std::shared_ptr<World>& world, Rank peer, WatchId watch) {
+void Progress::add_dependent(const std::shared_ptr<World>& world, Rank peer, WatchId watch) {
   std::optional<Cause> ended;
   {
     const Lock lock(mutex_);
@@ -166,17 +166,17 @@ void Progress::depend(const std::shared_ptr<World>& world, Rank peer, WatchId wa
   if (ended) world->handle_peer_end(peer, *ended);
 }
 
-void Progress::hear_liveness() {
+void Progress::handle_liveness() {
   std::vector<LivenessEvent> events;
   {
     const Lock lock(liveness_mutex_);
     if (liveness_ == nullptr) return;
     events = liveness_->take_events();
   }
-  for (const LivenessEvent& event : events) hear(event);
+  for (const LivenessEvent& event : events) handle_liveness_event(event);
 }
 
-void Progress::hear(const LivenessEvent& event) {
+void Progress::handle_liveness_event(const LivenessEvent& event) {
   const WatchId watch{event.node.value};
   const std::uint8_t cause = cause_of(event.verdict);
   std::vector<Dependent> dependents;
@@ -193,20 +193,20 @@ void Progress::hear(const LivenessEvent& event) {
     if (cause != 0) {
       world->handle_peer_end(dependent.peer, static_cast<Cause>(cause));
     } else if (!is_final(event.verdict)) {
-      say({.kind = event.verdict == Verdict::kSuspect ? WorldEvent::Kind::kSuspect
-                                                      : WorldEvent::Kind::kRecovered,
-           .world = world->number(),
-           .rank = dependent.peer});
+      push_event({.kind = event.verdict == Verdict::kSuspect ? WorldEvent::Kind::kSuspect
+                                                             : WorldEvent::Kind::kRecovered,
+                  .world = world->number(),
+                  .rank = dependent.peer});
     }
   }
   if (is_final(event.verdict) || cause != 0) {
-    say({.kind = WorldEvent::Kind::kWatchEnded, .watch = watch, .cause = cause});
+    push_event({.kind = WorldEvent::Kind::kWatchEnded, .watch = watch, .cause = cause});
   }
 }
 
 // ---- edges ----
 
-Result<std::uint64_t> Progress::enroll(const World& world, Rank peer, const Pipe& pipe) {
+Result<std::uint64_t> Progress::register_edge(const World& world, Rank peer, const Pipe& pipe) {
   std::uint64_t token = 0;
   {
     const Lock lock(mutex_);
@@ -221,21 +221,21 @@ Result<std::uint64_t> Progress::enroll(const World& world, Rank peer, const Pipe
   return added.error();
 }
 
-void Progress::change(const Pipe& pipe, std::uint64_t token, Interest interest) {
+void Progress::change_interest(const Pipe& pipe, std::uint64_t token, Interest interest) {
   poller_.change(pipe.fd(), token, interest);
 }
 
-void Progress::strike_off(const Pipe& pipe, std::uint64_t token) {
+void Progress::unregister_edge(const Pipe& pipe, std::uint64_t token) {
   poller_.remove(pipe.fd());  // closing is not enough when a forked child holds it open
   const Lock lock(mutex_);
   edges_.erase(token);
 }
 
-void Progress::note_rest() {
+void Progress::schedule_rest_visit() {
   if (!has_rest_.exchange(true)) poller_.wake();
 }
 
-void Progress::call_again(std::uint64_t token) {
+void Progress::revisit(std::uint64_t token) {
   {
     const Lock lock(mutex_);
     again_.push_back(token);
@@ -252,7 +252,7 @@ void Progress::remove(const World& world) {
   worlds_.erase(found);
 }
 
-void Progress::say(WorldEvent event) {
+void Progress::push_event(WorldEvent event) {
   event.at = read_clock();
   events_.push(std::move(event));
 }
@@ -270,7 +270,7 @@ void Progress::run() noexcept {
     if (has_more) timeout = Duration{0};
     for (const Ready& ready : poller_.wait(timeout)) {
       if (ready.token == kLivenessToken) {
-        hear_liveness();
+        handle_liveness();
       } else {
         visit(ready.token);
       }
@@ -283,7 +283,7 @@ void Progress::run() noexcept {
     for (const std::uint64_t token : again) visit(token);
     if (look_at && read_clock() >= *look_at) {
       look_at.reset();
-      look_after_rest();
+      visit_resting();
     }
     {
       const Lock lock(liveness_mutex_);
@@ -311,7 +311,7 @@ void Progress::visit(std::uint64_t token) {
   again_.push_back(token);
 }
 
-void Progress::look_after_rest() {
+void Progress::visit_resting() {
   has_rest_ = false;
   std::vector<std::shared_ptr<World>> worlds;
   {

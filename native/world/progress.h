@@ -63,7 +63,7 @@ class Progress {
   // Sends Goodbye and forgets the watch. Call it for each watch, also after the watch has ended.
   void forget(WatchId watch);
   // Makes the end of the watch break the world; at once, if a death has ended the watch already.
-  void depend(const std::shared_ptr<World>& world, Rank peer, WatchId watch);
+  void add_dependent(const std::shared_ptr<World>& world, Rank peer, WatchId watch);
 
   [[nodiscard]] int events_fd() const { return events_.fd(); }
   [[nodiscard]] std::vector<WorldEvent> take_events() { return events_.take(); }
@@ -72,13 +72,14 @@ class Progress {
   [[nodiscard]] bool is_forked() const;
 
   // For World, which holds its own lock.
-  [[nodiscard]] Result<std::uint64_t> enroll(const World& world, Rank peer, const Pipe& pipe);
-  void change(const Pipe& pipe, std::uint64_t token, Interest interest);
-  void strike_off(const Pipe& pipe, std::uint64_t token);
-  void note_rest();                      // an edge rests: visit it within kRestEvery
-  void call_again(std::uint64_t token);  // visits the edge again: it has more to do
+  [[nodiscard]] Result<std::uint64_t> register_edge(const World& world, Rank peer,
+                                                    const Pipe& pipe);
+  void change_interest(const Pipe& pipe, std::uint64_t token, Interest interest);
+  void unregister_edge(const Pipe& pipe, std::uint64_t token);
+  void schedule_rest_visit();         // an edge rests: visit it within kRestEvery
+  void revisit(std::uint64_t token);  // visits the edge again: it has more to do
   void remove(const World& world);
-  void say(WorldEvent event);
+  void push_event(WorldEvent event);
 
  private:
   struct Dependent {
@@ -94,9 +95,9 @@ class Progress {
   Progress(Poller poller, Liveness liveness, Duration cut, UniqueFd doorbell);
   void run() noexcept;
   void visit(std::uint64_t token);
-  void hear_liveness();
-  void hear(const LivenessEvent& event);
-  void look_after_rest();
+  void handle_liveness();
+  void handle_liveness_event(const LivenessEvent& event);
+  void visit_resting();
 
   Poller poller_;
   Outbox<WorldEvent> events_;

@@ -80,17 +80,17 @@ Result<void> World::add_edge(Rank peer, std::unique_ptr<Pipe> pipe) {
                                              std::to_string(peer.value) +
                                              "; add one to each other rank, once"};
   }
-  auto token = progress_.enroll(*this, peer, *pipe);
+  auto token = progress_.register_edge(*this, peer, *pipe);
   if (!token) return token.error();
   Edge& edge =
       *edges_.emplace(peer, std::make_unique<Edge>(peer, *token, std::move(pipe))).first->second;
   edge.armed = Interest::kRead;
   if (end_) {  // the world broke before all edges were added
     edge.rules().handle_ending(*end_);
-    if (see_off(edge)) progress_.call_again(edge.token());
+    if (finish_goodbye(edge)) progress_.revisit(edge.token());
     return {};
   }
-  if (arm(edge, false)) progress_.call_again(edge.token());
+  if (arm(edge, false)) progress_.revisit(edge.token());
   return {};
 }
 
@@ -125,7 +125,7 @@ Result<OperationHandle> World::receive(Rank peer, Wanted wanted) {
   if (end_) return begin(nullptr, id, peer);
   Edge& edge = *edges_.at(peer);
   if (auto taken = edge.rules().handle_receive(id, std::move(wanted)); !taken) {
-    hear_end(edge, taken.error());
+    handle_edge_error(edge, taken.error());
   }
   return begin(&edge, id, peer);
 }
@@ -135,7 +135,7 @@ Result<OperationHandle> World::receive(Rank peer, Wanted wanted) {
 OperationHandle World::begin(Edge* edge, OperationId id, Rank peer) {
   if (!end_) {
     carried_ = id;
-    if (carry(*edge, Carrier::kCaller)) progress_.call_again(edge->token());
+    if (carry(*edge, Carrier::kCaller)) progress_.revisit(edge->token());
     carried_ = OperationId{};
   }
   std::optional<Outcome> mine = std::exchange(mine_, std::nullopt);
@@ -158,8 +158,8 @@ OperationHandle World::begin(Edge* edge, OperationId id, Rank peer) {
 bool World::cancel(Operation& operation) {
   const Lock lock(mutex_);
   if (operation.state != Operation::State::kPending || &operation == leaving_.get()) return false;
-  if (beside_.contains(operation.id)) {
-    break_by(nullptr, {Cause::kAborted, name_.rank, "it gave up what was under way by NCCL"});
+  if (companion_operations_.contains(operation.id)) {
+    break_world(nullptr, {Cause::kAborted, name_.rank, "it gave up what was under way by NCCL"});
     return false;
   }
   Edge& edge = *edges_.at(operation.peer);
@@ -168,8 +168,8 @@ bool World::cancel(Operation& operation) {
   HOPLITE_CHECK(!was_open || *was_open);
   end_operation(operation, Operation::State::kCancelled);
   open_.erase(operation.id);
-  if (!was_open) hear_end(edge, was_open.error());
-  progress_.call_again(edge.token());  // operations behind it may go now
+  if (!was_open) handle_edge_error(edge, was_open.error());
+  progress_.revisit(edge.token());  // operations behind it may go now
   return true;
 }
 
@@ -190,7 +190,7 @@ bool World::notify(Operation& operation, std::shared_ptr<Completions> completion
 bool World::has_moved(const Operation& operation) {
   const Lock lock(mutex_);
   if (operation.state == Operation::State::kCancelled) return operation.had_moved;
-  if (beside_.contains(operation.id)) return true;
+  if (companion_operations_.contains(operation.id)) return true;
   const auto edge = edges_.find(operation.peer);
   return edge != edges_.end() && edge->second->rules().has_moved(operation.id);
 }
@@ -210,7 +210,7 @@ void World::attach(std::shared_ptr<Companion> companion) {
   companions_.push_back(std::move(companion));
 }
 
-OperationHandle World::begin_beside() {
+OperationHandle World::begin_companion_operation() {
   const Lock lock(mutex_);
   auto operation = std::make_shared<Operation>();
   operation->id = OperationId{++operations_};
@@ -218,19 +218,19 @@ OperationHandle World::begin_beside() {
   if (end_ || is_closed_) {
     operation->state = Operation::State::kBroken;
   } else {
-    beside_.emplace(operation->id, operation);
+    companion_operations_.emplace(operation->id, operation);
   }
   return operation;
 }
 
-void World::end_beside(OperationId id, Operation::State state) {
+void World::end_companion_operation(OperationId id, Operation::State state) {
   const Lock lock(mutex_);
-  const auto found = beside_.find(id);
+  const auto found = companion_operations_.find(id);
   // After the world's end a finished operation stays pending until its companion breaks it, because
   // NCCL may still touch its memory.
-  if (found == beside_.end() || (end_ && state == Operation::State::kDone)) return;
+  if (found == companion_operations_.end() || (end_ && state == Operation::State::kDone)) return;
   end_operation(*found->second, state);
-  beside_.erase(found);
+  companion_operations_.erase(found);
   check_drained();
 }
 
@@ -239,26 +239,26 @@ void World::end_beside(OperationId id, Operation::State state) {
 // Returns whether there is more to do at once.
 bool World::carry(Edge& edge, Carrier carrier) {
   EdgeRules& rules = edge.rules();
-  if (edge.is_retired) {  // messages that the peer sent before it left may be here
+  if (edge.is_unregistered) {  // messages that the peer sent before it left may be here
     settle(edge);
-    if (!end_ && rules.has_left()) hear_goodbye(edge);
+    if (!end_ && rules.has_left()) handle_goodbye(edge);
     return false;
   }
-  if (end_) return see_off(edge);
+  if (end_) return finish_goodbye(edge);
   const bool may_rest = carrier == Carrier::kCaller || rules.is_waiting();
   const auto moved = move_bytes(edge, carrier);
   if (!moved && is_of_pipe(moved.error())) read_last_words(edge);
-  if (const auto told = rules.ending()) {
-    break_by(&edge, *told);
+  if (const auto peer_end = rules.ending()) {
+    break_world(&edge, *peer_end);
     return false;
   }
   if (rules.has_left()) {
-    hear_goodbye(edge);
+    handle_goodbye(edge);
     return false;
   }
   if (rules.is_over()) return await_answer(edge, !moved);
   if (!moved) {
-    hear_end(edge, moved.error());
+    handle_edge_error(edge, moved.error());
     return false;
   }
   return arm(edge, may_rest);
@@ -323,11 +323,11 @@ bool World::arm(Edge& edge, bool may_rest) {
             : both(Interest::kRead, edge.is_blocked() ? Interest::kWrite : Interest::kNone);
   edge.is_resting = edge.was_used = rests;
   if (const Interest polled = edge.pipe().interest_of(interest); polled != edge.armed) {
-    progress_.change(edge.pipe(), edge.token(), polled);
+    progress_.change_interest(edge.pipe(), edge.token(), polled);
     edge.armed = polled;
   }
   const bool is_there = edge.pipe().await(interest, rules.coming_bytes());
-  if (rests) progress_.note_rest();
+  if (rests) progress_.schedule_rest_visit();
   return !rests && (is_there || edge.has_more() || edge.has_read_ahead());
 }
 
@@ -336,25 +336,25 @@ bool World::arm(Edge& edge, bool may_rest) {
 bool World::await_answer(Edge& edge, bool has_ended) {
   edge.finish(Edge::Finishing::kWhenSent);
   if (!has_ended) return arm(edge, false);
-  retire(edge);
-  if (!edge.pipe().took_all()) hear_end(edge, {Code::kPeerLost, ""});
+  unregister(edge);
+  if (!edge.pipe().has_delivered_all()) handle_edge_error(edge, {Code::kPeerLost, ""});
   check_drained();
   return false;
 }
 
 // After the world's end: writes the last frame and discards all that comes.
-bool World::see_off(Edge& edge) {
+bool World::finish_goodbye(Edge& edge) {
   const auto written = edge.write();
   if (edge.rules().is_over()) edge.finish(Edge::Finishing::kWhenSent);
   if (written && !edge.drain()) return arm(edge, false);
-  retire(edge);
+  unregister(edge);
   return false;
 }
 
 bool World::handle_ready(Rank peer) {
   const Lock lock(mutex_);
   const auto found = edges_.find(peer);
-  if (found == edges_.end() || found->second->is_retired) return false;
+  if (found == edges_.end() || found->second->is_unregistered) return false;
   found->second->pipe().handle_ready();
   return carry(*found->second, Carrier::kProgress);
 }
@@ -368,7 +368,7 @@ bool World::handle_rest() {
       is_used = true;
     } else {
       edge->is_resting = false;
-      if (carry(*edge, Carrier::kProgress)) progress_.call_again(edge->token());
+      if (carry(*edge, Carrier::kProgress)) progress_.revisit(edge->token());
     }
   }
   return is_used;
@@ -381,82 +381,82 @@ void World::handle_peer_end(Rank peer, Cause cause) {
   const auto found = edges_.find(peer);
   if (end_ || is_closed_ || found == edges_.end()) return;
   Edge& edge = *found->second;
-  if (edge.is_retired) return;  // one of the two has left, and the other knows
+  if (edge.is_unregistered) return;  // one of the two has left, and the other knows
   if (cause == Cause::kPeerDied) {
-    if (carry(edge, Carrier::kProgress)) progress_.call_again(edge.token());
-    if (!end_ && !edge.is_retired) {
+    if (carry(edge, Carrier::kProgress)) progress_.revisit(edge.token());
+    if (!end_ && !edge.is_unregistered) {
       read_last_words(edge);
-      if (const auto told = edge.rules().ending()) return break_by(&edge, *told);
-      if (edge.rules().has_left()) return hear_goodbye(edge);
+      if (const auto peer_end = edge.rules().ending()) return break_world(&edge, *peer_end);
+      if (edge.rules().has_left()) return handle_goodbye(edge);
     }
   }
-  if (end_ || edge.is_retired) return;
-  retire(edge);
-  break_by(&edge, {cause, peer, words(cause)});
+  if (end_ || edge.is_unregistered) return;
+  unregister(edge);
+  break_world(&edge, {cause, peer, words(cause)});
 }
 
-void World::hear_end(Edge& edge, const Error& error) {
+void World::handle_edge_error(Edge& edge, const Error& error) {
   const Cause cause = cause_of(error);
-  if (is_of_pipe(error)) retire(edge);
-  break_by(&edge, {cause, cause == Cause::kLocal ? name_.rank : edge.peer(),
-                   cause == Cause::kPeerDied ? words(cause) : error.text});
+  if (is_of_pipe(error)) unregister(edge);
+  break_world(&edge, {cause, cause == Cause::kLocal ? name_.rank : edge.peer(),
+                      cause == Cause::kPeerDied ? words(cause) : error.text});
 }
 
-void World::hear_goodbye(Edge& edge) {
-  if (!edge.is_retired) {
+void World::handle_goodbye(Edge& edge) {
+  if (!edge.is_unregistered) {
     edge.finish(Edge::Finishing::kAtOnce);
-    retire(edge);
-    progress_.say({.kind = WorldEvent::Kind::kPeerLeft,
-                   .world = number_,
-                   .rank = edge.peer(),
-                   .text = "it has left"});
+    unregister(edge);
+    progress_.push_event({.kind = WorldEvent::Kind::kPeerLeft,
+                          .world = number_,
+                          .rank = edge.peer(),
+                          .text = "it has left"});
   }
   if (edge.rules().waits_in_vain()) {
-    break_by(&edge, {Cause::kPeerLeft, edge.peer(), words(Cause::kPeerLeft)});
+    break_world(&edge, {Cause::kPeerLeft, edge.peer(), words(Cause::kPeerLeft)});
   }
   check_drained();
 }
 
 // Breaks the world and tells each peer, except when the peer of `by` has reported the end itself.
-void World::break_by(const Edge* by, End end) {
+void World::break_world(const Edge* by, End end) {
   if (end_) return;
   end_ = std::move(end);
   // Copy the frame in flight first, because an ended operation gives its buffer back.
   for (const auto& [peer, edge] : edges_) edge->rules().handle_ending(*end_);
-  end_open();
+  break_pending();
   for (const auto& companion : companions_) companion->handle_end(Companion::Ending::kBroken);
   if (leaving_ != nullptr && leaving_->state == Operation::State::kPending) {
     end_operation(*leaving_, Operation::State::kBroken);
   }
-  progress_.say({.kind = WorldEvent::Kind::kBroken,
-                 .world = number_,
-                 .rank = end_->rank,
-                 .cause = static_cast<std::uint8_t>(end_->cause),
-                 .text = end_->text});
+  progress_.push_event({.kind = WorldEvent::Kind::kBroken,
+                        .world = number_,
+                        .rank = end_->rank,
+                        .cause = static_cast<std::uint8_t>(end_->cause),
+                        .text = end_->text});
   for (const auto& [peer, edge] : edges_) {
     if (edge.get() == by && edge->rules().ending()) {  // the peer knows
-      retire(*edge);
-    } else if (!edge->is_retired && see_off(*edge)) {
-      progress_.call_again(edge->token());
+      unregister(*edge);
+    } else if (!edge->is_unregistered && finish_goodbye(*edge)) {
+      progress_.revisit(edge->token());
     }
   }
 }
 
-void World::end_open() {
+void World::break_pending() {
   for (const auto& [id, operation] : std::exchange(open_, {})) {
     end_operation(*operation, Operation::State::kBroken);
   }
 }
 
-void World::retire(Edge& edge) {
-  if (std::exchange(edge.is_retired, true)) return;
-  progress_.strike_off(edge.pipe(), edge.token());
+void World::unregister(Edge& edge) {
+  if (std::exchange(edge.is_unregistered, true)) return;
+  progress_.unregister_edge(edge.pipe(), edge.token());
 }
 
 void World::abort(Cause cause, const std::string& text) {
   const Lock lock(mutex_);
   if (is_closed_) return;
-  break_by(nullptr, {cause, name_.rank, text.substr(0, kEndTextBytesMax)});
+  break_world(nullptr, {cause, name_.rank, text.substr(0, kEndTextBytesMax)});
 }
 
 OperationHandle World::leave() {
@@ -469,7 +469,7 @@ OperationHandle World::leave() {
   }
   for (const auto& [peer, edge] : edges_) {
     edge->rules().handle_leave();
-    if (carry(*edge, Carrier::kProgress)) progress_.call_again(edge->token());
+    if (carry(*edge, Carrier::kProgress)) progress_.revisit(edge->token());
     if (end_) break;
   }
   check_drained();
@@ -479,10 +479,10 @@ OperationHandle World::leave() {
 void World::check_drained() {
   if (leaving_ == nullptr || leaving_->state != Operation::State::kPending) return;
   const bool is_drained =
-      std::ranges::all_of(edges_, [](const auto& each) { return each.second->is_retired; });
-  if (!is_drained || !beside_.empty()) return;
+      std::ranges::all_of(edges_, [](const auto& each) { return each.second->is_unregistered; });
+  if (!is_drained || !companion_operations_.empty()) return;
   end_operation(*leaving_, Operation::State::kDone);
-  end_open();  // only receives are left, and no message can come for them
+  break_pending();  // only receives are left, and no message can come for them
 }
 
 void World::close() {
@@ -491,13 +491,13 @@ void World::close() {
   if (std::exchange(is_closed_, true)) return;
   const bool has_left = leaving_ != nullptr && leaving_->state == Operation::State::kDone;
   if (!end_ && !has_left) {
-    break_by(nullptr, {Cause::kLocal, name_.rank, "it was closed without leaving"});
+    break_world(nullptr, {Cause::kLocal, name_.rank, "it was closed without leaving"});
   }
   for (const auto& [peer, edge] : edges_) {
-    if (!edge->is_retired) {
+    if (!edge->is_unregistered) {
       [[maybe_unused]] const bool is_more =
-          see_off(*edge);  // reads all: unread bytes cause a reset
-      retire(*edge);
+          finish_goodbye(*edge);  // reads all: unread bytes cause a reset
+      unregister(*edge);
     }
     edge->finish(Edge::Finishing::kAtOnce);  // a forked child may hold the descriptor
   }
@@ -508,9 +508,9 @@ void World::close() {
   progress_.remove(*this);
 }
 
-bool World::is_seen_off() {
+bool World::is_goodbye_delivered() {
   const Lock lock(mutex_);
-  return std::ranges::all_of(edges_, [](const auto& each) { return each.second->is_retired; });
+  return std::ranges::all_of(edges_, [](const auto& each) { return each.second->is_unregistered; });
 }
 
 std::optional<End> World::end() {
@@ -518,7 +518,7 @@ std::optional<End> World::end() {
   return end_;
 }
 
-std::vector<Rank> World::left() {
+std::vector<Rank> World::departed_ranks() {
   const Lock lock(mutex_);
   std::vector<Rank> ranks;
   for (const auto& [peer, edge] : edges_) {

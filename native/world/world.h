@@ -77,9 +77,9 @@ class World {
 
   // Operations that a companion carries and ends. Cancelling one breaks the world.
   void attach(std::shared_ptr<Companion> companion);
-  [[nodiscard]] OperationHandle begin_beside();
+  [[nodiscard]] OperationHandle begin_companion_operation();
   // Ends the operation, except when `state` is kDone and the world has ended.
-  void end_beside(OperationId id, Operation::State state);
+  void end_companion_operation(OperationId id, Operation::State state);
 
   void abort(Cause cause, const std::string& text);
   // Sends Goodbye to each member after all pending sends. It is done when each has received it.
@@ -91,8 +91,8 @@ class World {
   [[nodiscard]] const WorldName& name() const { return name_; }
   [[nodiscard]] std::optional<End> end();
   // True if each member has our last frame, or is gone. REQUIRES: leave() or an end came first.
-  [[nodiscard]] bool is_seen_off();
-  [[nodiscard]] std::vector<Rank> left();
+  [[nodiscard]] bool is_goodbye_delivered();
+  [[nodiscard]] std::vector<Rank> departed_ranks();
   [[nodiscard]] const char* transport(Rank peer);  // nullptr if there is no edge
 
   // The progress thread calls the rest. Returns whether the edge has more to do at once.
@@ -114,13 +114,13 @@ class World {
   bool settle(Edge& edge);  // returns whether an operation has ended
   [[nodiscard]] bool arm(Edge& edge, bool may_rest);
   [[nodiscard]] bool await_answer(Edge& edge, bool has_ended);
-  [[nodiscard]] bool see_off(Edge& edge);
+  [[nodiscard]] bool finish_goodbye(Edge& edge);
   void end_operation(Operation& operation, Operation::State state);
-  void break_by(const Edge* by, End end);
-  void hear_end(Edge& edge, const Error& error);
-  void hear_goodbye(Edge& edge);
-  void end_open();  // breaks all pending operations of the edges
-  void retire(Edge& edge);
+  void break_world(const Edge* by, End end);
+  void handle_edge_error(Edge& edge, const Error& error);
+  void handle_goodbye(Edge& edge);
+  void break_pending();  // breaks all pending operations of the edges
+  void unregister(Edge& edge);
   void check_drained();
   [[nodiscard]] std::string title() const;
 
@@ -132,7 +132,7 @@ class World {
   std::condition_variable ended_;  // signalled at the end of any operation
   std::map<Rank, std::unique_ptr<Edge>> edges_;
   std::map<OperationId, OperationHandle> open_;
-  std::map<OperationId, OperationHandle> beside_;
+  std::map<OperationId, OperationHandle> companion_operations_;
   std::vector<std::shared_ptr<Companion>> companions_;
   std::optional<Outcome> mine_;  // outcome of the operation that its caller carries right now
   OperationId carried_;

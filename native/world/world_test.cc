@@ -88,7 +88,7 @@ class Worlds : public testing::TestWithParam<DataTls> {
     const auto watched = member.port->watch(std::move(watch));
     ASSERT_TRUE(watched);
     ASSERT_TRUE(member.world->add_edge(Rank{peer}, pipe_of(std::move(data))));
-    member.port->depend(member.world, Rank{peer}, *watched);
+    member.port->add_dependent(member.world, Rank{peer}, *watched);
   }
 
   OperationHandle send(std::uint32_t at, std::uint32_t to, const Data& data) {
@@ -382,7 +382,7 @@ class Watched : public testing::Test {
     self_.world = *self_.port->open_world("w", 1, Rank{0}, 2);
     number_ = *self_.port->watch(Stream(std::move(watch.first)));
     EXPECT_TRUE(self_.world->add_edge(Rank{1}, pipe_of(std::move(data.first))));
-    self_.port->depend(self_.world, Rank{1}, number_);
+    self_.port->add_dependent(self_.world, Rank{1}, number_);
     auto receiving = self_.world->receive(Rank{1}, {MatchKey{0}, 0, "uint8", got_});
     receiving_ = *receiving;
   }
@@ -417,7 +417,7 @@ TEST_F(Watched, AWatchThatHasEndedBreaksWhatDependsOnItLater) {
   auto later = *self_.port->open_world("later", 1, Rank{0}, 2);
   auto data = unix_sockets();
   ASSERT_TRUE(later->add_edge(Rank{1}, pipe_of(std::move(data.first))));
-  self_.port->depend(later, Rank{1}, number_);
+  self_.port->add_dependent(later, Rank{1}, number_);
   ASSERT_TRUE(later->end());
   EXPECT_EQ(later->end()->cause, Cause::kPeerDied);
 }

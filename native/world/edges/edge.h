@@ -53,8 +53,8 @@ class Edge {
   // True if no operation waits for the peer. No thread reads a resting edge, because a later
   // receive can then take the bytes straight into its buffer.
   bool is_resting = false;
-  bool was_used = false;    // True if a caller has used the resting edge since handle_rest()
-  bool is_retired = false;  // True if the poller has forgotten the edge
+  bool was_used = false;         // True if a caller has used the resting edge since handle_rest()
+  bool is_unregistered = false;  // True if the poller has forgotten the edge
 
  private:
   [[nodiscard]] Result<void> write_frames();

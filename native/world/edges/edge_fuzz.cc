@@ -54,12 +54,12 @@ class Session {
   bool step() {
     switch (input_.number() % 8) {
       case 0:
-        return hear(message());
+        return feed(message());
       case 1:
-        return hear(envelope());
+        return feed(envelope());
       case 2: {
         const auto raw = input_.take(input_.number());
-        return hear(Data(raw.begin(), raw.end()));
+        return feed(Data(raw.begin(), raw.end()));
       }
       case 3:
         return receive();
@@ -104,7 +104,7 @@ class Session {
   }
 
   // Takes bytes like Edge::read_some(): into their place, if it is known, or else ahead.
-  bool hear(const Data& bytes) {
+  bool feed(const Data& bytes) {
     std::span<const std::byte> rest = bytes;
     while (!rest.empty()) {
       if (rules_.has_left() || rules_.ending()) return false;

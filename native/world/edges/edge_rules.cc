@@ -70,7 +70,7 @@ Result<bool> EdgeRules::handle_cancel(OperationId operation) {
     const auto found = std::ranges::find(inbox.receives, operation, &Receiving::operation);
     if (found == inbox.receives.end()) continue;
     const bool is_claiming = found == inbox.receives.begin() && !inbox.arrivals.empty();
-    if (is_claiming) leave_to_the_next(inbox);
+    if (is_claiming) pass_to_next_receive(inbox);
     inbox.receives.erase(found);
     if (is_claiming && !inbox.receives.empty()) {
       if (auto claimed = claim(inbox); !claimed) return claimed.error();
@@ -81,7 +81,7 @@ Result<bool> EdgeRules::handle_cancel(OperationId operation) {
   return false;
 }
 
-void EdgeRules::leave_to_the_next(Inbox& inbox) {
+void EdgeRules::pass_to_next_receive(Inbox& inbox) {
   Arrival& arrival = *inbox.arrivals.front();
   arrival.is_claimed = false;
   if (arrival.data != nullptr) return;
@@ -172,7 +172,7 @@ Result<std::size_t> EdgeRules::handle_bytes(std::span<const std::byte> bytes) {
 }
 
 Result<void> EdgeRules::handle_envelope(const Envelope& envelope) {
-  if (has_left_ || ending_) return nonsense("more after its last word");
+  if (has_left_ || ending_) return protocol_error("more after its last word");
   switch (envelope.verb) {
     case Verb::kMessage:
       return handle_message(envelope);
@@ -181,7 +181,7 @@ Result<void> EdgeRules::handle_envelope(const Envelope& envelope) {
     case Verb::kCredit: {
       Lane& lane = lanes_[lane_of(envelope.content.key)];
       if (envelope.content.size_bytes > limits_.window_bytes - lane.credit) {
-        return nonsense("credit for more than it got");
+        return protocol_error("credit for more than it got");
       }
       lane.credit += envelope.content.size_bytes;
       return {};
@@ -193,15 +193,17 @@ Result<void> EdgeRules::handle_envelope(const Envelope& envelope) {
       ending_ = end_of(envelope);
       return {};
   }
-  return nonsense("an unknown verb");  // tail_bytes() refuses it before
+  return protocol_error("an unknown verb");  // tail_bytes() refuses it before
 }
 
 Result<void> EdgeRules::handle_message(const Envelope& envelope) {
   const MatchKey key = envelope.content.key;
   Lane& lane = lanes_[lane_of(key)];
-  if (lane.arrival != nullptr) return nonsense("a message in the middle of another one");
-  if (envelope.payload_bytes > envelope.content.size_bytes) return nonsense("more than a message");
-  if (envelope.content.size_bytes > limits_.message_bytes_max) return nonsense("too much at once");
+  if (lane.arrival != nullptr) return protocol_error("a message in the middle of another one");
+  if (envelope.payload_bytes > envelope.content.size_bytes)
+    return protocol_error("more than a message");
+  if (envelope.content.size_bytes > limits_.message_bytes_max)
+    return protocol_error("too much at once");
   const std::uint64_t overhead = overhead_bytes(envelope.content);
   if (auto taken = take_credit(lane_of(key), envelope.payload_bytes + overhead); !taken) {
     return taken.error();
@@ -229,11 +231,11 @@ Result<void> EdgeRules::handle_message(const Envelope& envelope) {
 Result<void> EdgeRules::handle_data(const Envelope& envelope) {
   const std::size_t at = lane_of(envelope.content.key);
   const Lane& lane = lanes_[at];
-  if (lane.arrival == nullptr) return nonsense("data of no message");
+  if (lane.arrival == nullptr) return protocol_error("data of no message");
   const Content& content = lane.arrival->content;
   if (envelope.content.key != content.key || envelope.payload_bytes == 0 ||
       envelope.payload_bytes > content.size_bytes - lane.arrival->got_bytes) {
-    return nonsense("data that fits no message");
+    return protocol_error("data that fits no message");
   }
   filling_ = content.key;
   payload_left_ = envelope.payload_bytes;
@@ -243,7 +245,7 @@ Result<void> EdgeRules::handle_data(const Envelope& envelope) {
 Result<void> EdgeRules::take_credit(std::size_t at, std::uint64_t bytes) {
   Lane& lane = lanes_[at];
   lane.outstanding += bytes;
-  if (lane.outstanding > limits_.window_bytes) return nonsense("more than it has credit for");
+  if (lane.outstanding > limits_.window_bytes) return protocol_error("more than it has credit for");
   return {};
 }
 
@@ -260,7 +262,7 @@ Result<void> EdgeRules::handle_landed(std::size_t count) {
   payload_left_ -= count;
   arrival.got_bytes += count;
   if (arrival.is_claimed) {
-    give_back(filling_, count);
+    return_credit(filling_, count);
   } else {
     arrival.unclaimed_bytes += count;
   }
@@ -280,7 +282,7 @@ Result<void> EdgeRules::handle_landed(std::size_t count) {
 Result<void> EdgeRules::claim(Inbox& inbox) {
   Arrival& arrival = *inbox.arrivals.front();
   const Wanted& wanted = inbox.receives.front().wanted;
-  if (auto fits = compare(wanted, arrival.content); !fits) return fits.error();
+  if (auto fits = check_match(wanted, arrival.content); !fits) return fits.error();
   if (wanted.into && !arrival.content.is_notice) {
     copy_bytes(wanted.into->data(), arrival.at, arrival.got_bytes);
     arrival.at = wanted.into->data();
@@ -297,7 +299,7 @@ Result<void> EdgeRules::claim(Inbox& inbox) {
     arrival.at = arrival.data.get();
   }
   arrival.is_claimed = true;
-  give_back(arrival.content.key, std::exchange(arrival.unclaimed_bytes, 0));
+  return_credit(arrival.content.key, std::exchange(arrival.unclaimed_bytes, 0));
   return {};
 }
 
@@ -313,7 +315,7 @@ void EdgeRules::complete_if_whole(std::map<MatchKey, Inbox>::iterator at) {
   if (inbox.receives.empty() && inbox.arrivals.empty()) inboxes_.erase(at);
 }
 
-void EdgeRules::give_back(MatchKey key, std::uint64_t bytes) {
+void EdgeRules::return_credit(MatchKey key, std::uint64_t bytes) {
   Lane& lane = lanes_[lane_of(key)];
   lane.owed += bytes;
   if (lane.owed < limits_.window_bytes / 4) return;
@@ -324,7 +326,7 @@ void EdgeRules::give_back(MatchKey key, std::uint64_t bytes) {
   if (!is_leaving_ && !is_ending_) control_.push_back(std::move(credit));
 }
 
-Result<void> EdgeRules::compare(const Wanted& wanted, const Content& content) const {
+Result<void> EdgeRules::check_match(const Wanted& wanted, const Content& content) const {
   const bool fits = wanted.operation == content.operation &&
                     (!wanted.into || content.is_notice ||
                      (wanted.into->size() == content.size_bytes && wanted.dtype == content.dtype));
@@ -340,7 +342,7 @@ Result<void> EdgeRules::compare(const Wanted& wanted, const Content& content) co
   return Error{Code::kLayoutMismatch, text + "; all members must call the same"};
 }
 
-Error EdgeRules::nonsense(const std::string& what) const {
+Error EdgeRules::protocol_error(const std::string& what) const {
   return {Code::kBadFrame, "rank " + std::to_string(peer_.value) + " sent " + what};
 }
 
@@ -401,10 +403,10 @@ void EdgeRules::handle_written(std::size_t count) {
   const std::size_t of_head = std::min(count, frame_.head.size());
   frame_.head = frame_.head.subspan(of_head);
   frame_.payload = frame_.payload.subspan(count - of_head);
-  if (frame_.head.empty() && frame_.payload.empty()) end_of_frame();
+  if (frame_.head.empty() && frame_.payload.empty()) finish_frame();
 }
 
-void EdgeRules::end_of_frame() {
+void EdgeRules::finish_frame() {
   frame_ = {};
   if (Lane* const lane = std::exchange(writing_, nullptr)) {
     const Sending& sending = lane->sendings.front();

@@ -114,14 +114,14 @@ class EdgeRules {
   [[nodiscard]] Result<void> take_credit(std::size_t lane, std::uint64_t bytes);
   [[nodiscard]] Result<void> claim(Inbox& inbox);
   void complete_if_whole(std::map<MatchKey, Inbox>::iterator inbox);
-  void give_back(MatchKey key, std::uint64_t bytes);
-  [[nodiscard]] Result<void> compare(const Wanted& wanted, const Content& content) const;
-  [[nodiscard]] Error nonsense(const std::string& what) const;
-  static void leave_to_the_next(Inbox& inbox);
+  void return_credit(MatchKey key, std::uint64_t bytes);
+  [[nodiscard]] Result<void> check_match(const Wanted& wanted, const Content& content) const;
+  [[nodiscard]] Error protocol_error(const std::string& what) const;
+  static void pass_to_next_receive(Inbox& inbox);
 
   bool choose_message(Lane& lane);
   void write(const Envelope& envelope, std::span<const std::byte> payload);
-  void end_of_frame();
+  void finish_frame();
 
   Rank peer_;
   EdgeLimits limits_;

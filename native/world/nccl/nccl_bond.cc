@@ -47,7 +47,7 @@ NcclBond::NcclBond(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<N
 
 OperationHandle NcclBond::join() {
   const auto world = world_.lock();
-  auto joined = world->begin_beside();
+  auto joined = world->begin_companion_operation();
   {
     const std::lock_guard guard(mutex_);
     joining_ = joined->id;
@@ -59,7 +59,7 @@ OperationHandle NcclBond::join() {
   return joined;
 }
 
-Result<CudaEvent> NcclBond::now_of(std::uintptr_t stream) const {
+Result<CudaEvent> NcclBond::record_event(std::uintptr_t stream) const {
   const CudaCurrent current(*library_, context_);
   int is_capturing = 0;
   const int asked =
@@ -83,13 +83,13 @@ Result<CudaEvent> NcclBond::now_of(std::uintptr_t stream) const {
 Result<NcclBond::Issued> NcclBond::issue(NcclTransfer transfer, std::optional<std::uint64_t> turn) {
   const auto world = world_.lock();
   if (world == nullptr) return Error{Code::kCancelled, "the world was closed"};
-  Issued issued{world->begin_beside(), 0};
+  Issued issued{world->begin_companion_operation(), 0};
   if (issued.operation->state != Operation::State::kPending) return issued;
   Waiting waiting{issued.operation->id, std::move(transfer)};
   if (waiting.transfer.after) {
-    const auto event = now_of(*waiting.transfer.after);
+    const auto event = record_event(*waiting.transfer.after);
     if (!event) {
-      world->end_beside(waiting.operation, Operation::State::kCancelled);
+      world->end_companion_operation(waiting.operation, Operation::State::kCancelled);
       return event.error();
     }
     waiting.event = *event;
@@ -106,7 +106,7 @@ Result<NcclBond::Issued> NcclBond::issue(NcclTransfer transfer, std::optional<st
     }
   }
   if (waiting.event != nullptr) library_->cuda.event_destroy(waiting.event);
-  world->end_beside(waiting.operation, Operation::State::kBroken);
+  world->end_companion_operation(waiting.operation, Operation::State::kBroken);
   if (turn) return Error{Code::kBadFrame, "a turn of NCCL that was had before"};
   return issued;  // the bond has ended, so the operation is broken
 }
@@ -139,9 +139,9 @@ NcclBond::Next NcclBond::step() {
 NcclBond::Next NcclBond::advance() {
   if (state_ == State::kBegun && !begin()) return Next::kOver;
   const CudaCurrent current(*library_, context_);
-  if (state_ == State::kJoining) return hear_joined();
+  if (state_ == State::kJoining) return poll_joining();
   if (state_ == State::kLaunching) {
-    if (const Next next = hear_launched(); next != Next::kNothing) return next;
+    if (const Next next = poll_launching(); next != Next::kNothing) return next;
   }
   if (!is_sound()) return Next::kLook;
   finish_all();
@@ -185,7 +185,7 @@ bool NcclBond::begin() {
   return true;
 }
 
-NcclBond::Next NcclBond::hear_joined() {
+NcclBond::Next NcclBond::poll_joining() {
   NcclResult state = NcclResult::kSuccess;
   NcclResult result = library_->nccl.async_error(comm_, &state);
   if (!is_error(result)) result = state;
@@ -242,7 +242,7 @@ NcclBond::Next NcclBond::launch(const Waiting& waiting) {
     return Next::kOver;
   }
   state_ = State::kLaunching;
-  return hear_launched();
+  return poll_launching();
 }
 
 // Makes all NCCL calls of one operation. The caller starts and ends the group around them.
@@ -306,7 +306,7 @@ NcclResult NcclBond::call(const NcclTransfer& transfer) {
 }
 
 // Adds the host function behind the operation, once NCCL's non-blocking call has ended.
-NcclBond::Next NcclBond::hear_launched() {
+NcclBond::Next NcclBond::poll_launching() {
   NcclResult state = NcclResult::kSuccess;
   const NcclResult result = library_->nccl.async_error(comm_, &state);
   if (is_error(result) || is_error(state)) {
@@ -316,7 +316,7 @@ NcclBond::Next NcclBond::hear_launched() {
   if (state == NcclResult::kInProgress) return Next::kAsk;
   state_ = State::kReady;
   auto ring = std::make_unique<Ring>(Ring{shared_from_this(), launching_});
-  const int code = library_->cuda.host_function(stream_, &NcclBond::rang, ring.get());
+  const int code = library_->cuda.host_function(stream_, &NcclBond::handle_passed, ring.get());
   if (code == kCudaSuccess) {
     [[maybe_unused]] const Ring* const theirs = ring.release();
     return Next::kNothing;
@@ -327,13 +327,13 @@ NcclBond::Next NcclBond::hear_launched() {
 
 // Runs on a thread of CUDA, which must not call CUDA. So it only records the end and wakes the NCCL
 // thread.
-void NcclBond::rang(void* ring) {
-  const std::unique_ptr<Ring> mine(static_cast<Ring*>(ring));
-  NcclBond& bond = *mine->bond;
+void NcclBond::handle_passed(void* ring) {
+  const std::unique_ptr<Ring> passed(static_cast<Ring*>(ring));
+  NcclBond& bond = *passed->bond;
   {
     const std::lock_guard guard(bond.mutex_);
-    bond.finished_.push_back(mine->operation);
-    bond.launched_.erase(mine->operation);
+    bond.finished_.push_back(passed->operation);
+    bond.launched_.erase(passed->operation);
     bond.changed_.notify_all();
   }
   bond.queue_->wake();
@@ -348,9 +348,9 @@ void NcclBond::finish_all() {
   for (const OperationId operation : finished) end_operation(operation, Operation::State::kDone);
 }
 
-// Leaves the operation pending if the world has ended; see_down() ends it then.
+// Leaves the operation pending if the world has ended; tear_down() ends it then.
 void NcclBond::end_operation(OperationId operation, Operation::State state) {
-  if (const auto world = world_.lock()) world->end_beside(operation, state);
+  if (const auto world = world_.lock()) world->end_companion_operation(operation, state);
   const std::lock_guard guard(mutex_);
   if (!is_ended_) open_.erase(operation);
   launched_.erase(operation);
@@ -378,18 +378,18 @@ void NcclBond::handle_end(Ending ending) {
     const std::lock_guard guard(mutex_);
     if (std::exchange(is_ended_, true)) return;
   }
-  queue_->note_ending();
+  queue_->begin_teardown();
   quiet_thread("hoplite-nccl-end", [self = shared_from_this(), ending] {
-    self->see_down(ending);
+    self->tear_down(ending);
   }).detach();
 }
 
 // Breaks pending operations as soon as their kernels have ended. The abort stops the kernels first
 // and returns later. If it never returns, the communicator, its thread and its stream are leaked,
 // and everything else goes on.
-void NcclBond::see_down(Ending ending) {
+void NcclBond::tear_down(Ending ending) {
   quiet_thread("hoplite-nccl-abo", [self = shared_from_this(), ending] {
-    self->take_down(ending);
+    self->tear_down_communicator(ending);
     const std::lock_guard guard(self->mutex_);
     self->is_down_ = true;
     self->changed_.notify_all();
@@ -403,7 +403,7 @@ void NcclBond::see_down(Ending ending) {
   lock.unlock();
   if (const auto world = world_.lock()) {
     for (const OperationId operation : open) {
-      world->end_beside(operation, Operation::State::kBroken);
+      world->end_companion_operation(operation, Operation::State::kBroken);
     }
   }
   lock.lock();
@@ -415,10 +415,10 @@ void NcclBond::see_down(Ending ending) {
                  static_cast<long long>(kAbortLimit.ns / 1'000'000'000));
   }
   lock.unlock();
-  queue_->note_over();
+  queue_->end_teardown();
 }
 
-void NcclBond::take_down(Ending ending) {
+void NcclBond::tear_down_communicator(Ending ending) {
   {
     std::unique_lock lock(mutex_);
     const auto is_quiet = [this] { return !is_calling_; };  // nothing more will be launched

@@ -101,18 +101,18 @@ class NcclBond final : public Companion, public std::enable_shared_from_this<Ncc
 
   [[nodiscard]] Next advance();
   [[nodiscard]] bool begin();
-  [[nodiscard]] Next hear_joined();
+  [[nodiscard]] Next poll_joining();
   [[nodiscard]] bool is_sound();
   [[nodiscard]] Next launch(const Waiting& waiting);
   [[nodiscard]] NcclResult call(const NcclTransfer& transfer);
-  [[nodiscard]] Next hear_launched();
+  [[nodiscard]] Next poll_launching();
   void finish_all();
   void fail(const Error& error);
   void end_operation(OperationId operation, Operation::State state);
-  [[nodiscard]] Result<CudaEvent> now_of(std::uintptr_t stream) const;
-  static void rang(void* ring);
-  void see_down(Ending ending);
-  void take_down(Ending ending);
+  [[nodiscard]] Result<CudaEvent> record_event(std::uintptr_t stream) const;
+  static void handle_passed(void* ring);
+  void tear_down(Ending ending);
+  void tear_down_communicator(Ending ending);
   [[nodiscard]] bool is_finalized();
 
   const std::shared_ptr<const NcclLibrary> library_;
@@ -121,7 +121,7 @@ class NcclBond final : public Companion, public std::enable_shared_from_this<Ncc
   const NcclPlace place_;
   OperationId joining_;
 
-  // Only the NCCL thread touches these, and take_down() once no call is in progress.
+  // Only the NCCL thread touches these, and tear_down_communicator() once no call is in progress.
   enum class State : std::uint8_t { kBegun, kJoining, kReady, kLaunching };
   State state_ = State::kBegun;
   NcclComm comm_ = nullptr;  // NCCL may write it again while it joins

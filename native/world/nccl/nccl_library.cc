@@ -81,7 +81,7 @@ std::string find_cuda(void* handle, CudaFunctions& cuda) {
   return finder.missing();
 }
 
-std::string said_by_loader() {
+std::string loader_error() {
   const char* const said = ::dlerror();
   return said == nullptr ? "not found" : said;
 }
@@ -93,7 +93,7 @@ void* open_nccl(std::span<const std::string> names, std::string& why) {
   }
   for (const std::string& name : names) {
     if (void* const opened = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return opened;
-    why += (why.empty() ? "" : "; ") + said_by_loader();
+    why += (why.empty() ? "" : "; ") + loader_error();
   }
   return nullptr;
 }
@@ -126,7 +126,7 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::load(std::span<const std
   void* const driver = is_wanted ? ::dlopen(cuda.c_str(), mode) : nullptr;
   if (driver == nullptr) {
     if (use == CudaUse::kAsItIs) return missing("this process uses no GPU");
-    return missing("no GPU: the CUDA driver can't be loaded (" + said_by_loader() + ")");
+    return missing("no GPU: the CUDA driver can't be loaded (" + loader_error() + ")");
   }
   if (const std::string name = find_cuda(driver, library->cuda); !name.empty()) {
     return missing(cuda + " has no " + name + "; install a driver of CUDA 11.4 or later");

@@ -53,12 +53,12 @@ void NcclQueue::wake() {
   changed_.notify_all();
 }
 
-void NcclQueue::note_ending() {
+void NcclQueue::begin_teardown() {
   const std::lock_guard guard(mutex_);
   ++endings_;
 }
 
-void NcclQueue::note_over() {
+void NcclQueue::end_teardown() {
   const std::lock_guard guard(mutex_);
   --endings_;
   is_woken_ = true;
@@ -83,7 +83,7 @@ std::vector<std::shared_ptr<NcclBond>> NcclQueue::wait(std::optional<Duration> t
   return is_running_ ? bonds_ : std::vector<std::shared_ptr<NcclBond>>{};
 }
 
-void NcclQueue::drop(const std::vector<std::shared_ptr<NcclBond>>& bonds) {
+void NcclQueue::forget(const std::vector<std::shared_ptr<NcclBond>>& bonds) {
   const std::lock_guard guard(mutex_);
   std::erase_if(bonds_, [&](const auto& each) { return std::ranges::count(bonds, each) > 0; });
 }
@@ -137,7 +137,7 @@ void NcclThread::run(const std::shared_ptr<NcclQueue>& queue) noexcept {
           break;
       }
     }
-    queue->drop(over);
+    queue->forget(over);
     ask = is_asked_again ? std::min(ask + ask, kAskMax) : kAskMin;
     if (is_asked_again) timeout = ask;
   }

@@ -25,8 +25,8 @@ class NcclQueue {
  public:
   void add(std::shared_ptr<NcclBond> bond);  // makes the thread call its step() until it is over
   void wake();
-  void note_ending();
-  void note_over();
+  void begin_teardown();
+  void end_teardown();
   // Waits until all ended bonds are taken down, for as long as an abort may take. Returns whether
   // they are.
   [[nodiscard]] bool settle();
@@ -34,7 +34,7 @@ class NcclQueue {
  private:
   friend class NcclThread;
   std::vector<std::shared_ptr<NcclBond>> wait(std::optional<Duration> timeout);
-  void drop(const std::vector<std::shared_ptr<NcclBond>>& bonds);
+  void forget(const std::vector<std::shared_ptr<NcclBond>>& bonds);
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -118,7 +118,7 @@ bool FakePipe::await(Interest interest, std::uint64_t) {
          ((bits & static_cast<unsigned>(Interest::kWrite)) != 0 && has_room);
 }
 
-bool FakePipe::took_all() const {
+bool FakePipe::has_delivered_all() const {
   const Lock lock(wire_->mutex_);
   return out().bytes.empty();
 }

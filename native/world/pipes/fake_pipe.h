@@ -64,7 +64,7 @@ class FakePipe final : public Pipe {
   [[nodiscard]] Interest interest_of(Interest) const override { return Interest::kRead; }
   void handle_ready() override;
   void finish() override;
-  [[nodiscard]] bool took_all() const override;
+  [[nodiscard]] bool has_delivered_all() const override;
   [[nodiscard]] const char* name() const override { return "fake"; }
 
  private:

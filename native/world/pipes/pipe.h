@@ -48,7 +48,7 @@ class Pipe {
   // Closes the pipe for writing and drops unsent bytes.
   virtual void finish() = 0;
   // True if the peer has taken all written bytes. REQUIRES: read() has found the end.
-  [[nodiscard]] virtual bool took_all() const = 0;
+  [[nodiscard]] virtual bool has_delivered_all() const = 0;
 
   [[nodiscard]] virtual const char* name() const = 0;
 };

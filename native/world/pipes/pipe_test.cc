@@ -242,7 +242,7 @@ TEST_F(OverTls, WhatAStrangerChangesOrRepeatsIsRefused) {
   const auto came = read();
   ASSERT_FALSE(came);
   EXPECT_EQ(came.error().code, Code::kBadFrame);
-  EXPECT_FALSE(second_->took_all());
+  EXPECT_FALSE(second_->has_delivered_all());
 }
 
 TEST_F(OverTls, WhatIsReadInPartIsThereAlreadyAndSaysSo) {

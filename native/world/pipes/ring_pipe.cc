@@ -68,7 +68,7 @@ RingPipe::RingPipe(UniqueFd socket, Mapping memory, RingSide side)
   if (side == RingSide::kSecond) std::swap(out_, in_);
 }
 
-Result<std::uint64_t> RingPipe::filled(const Ring& ring) const {
+Result<std::uint64_t> RingPipe::used_bytes(const Ring& ring) const {
   const bool is_out = ring.head == out_.head;
   const std::uint64_t written = is_out ? written_ : ring.head->written.load();
   const std::uint64_t taken = is_out ? ring.head->taken.load() : taken_;
@@ -91,32 +91,32 @@ void RingPipe::wake(std::atomic<std::uint32_t>& sleeps_for, std::uint64_t there)
 
 Result<std::size_t> RingPipe::write(std::span<iovec> parts) {
   std::size_t total = 0;
-  std::uint64_t unsaid = 0;
-  const auto say = [&] {
+  std::uint64_t unannounced = 0;
+  const auto announce = [&] {
     out_.head->written.store(written_);
-    unsaid = 0;
+    unannounced = 0;
     wake(out_.head->reader_sleeps_for, written_ - out_.head->taken.load());
   };
   if (!std::exchange(is_writing_, true)) out_.head->is_writing.store(1);
   for (const iovec& part : parts) {
     for (std::size_t done = 0; done < part.iov_len;) {
-      auto size = filled(out_);
+      auto size = used_bytes(out_);
       if (!size) return size.error();
-      const std::uint64_t step =
-          std::min<std::uint64_t>({kRingBytes - *size, part.iov_len - done, kStepBytes - unsaid});
+      const std::uint64_t step = std::min<std::uint64_t>(
+          {kRingBytes - *size, part.iov_len - done, kStepBytes - unannounced});
       if (step == 0) {
-        if (unsaid > 0) say();
+        if (unannounced > 0) announce();
         return total;
       }
       copy_in(out_.bytes, written_, static_cast<const std::byte*>(part.iov_base) + done, step);
       written_ += step;
-      unsaid += step;
+      unannounced += step;
       done += step;
       total += step;
-      if (unsaid == kStepBytes) say();
+      if (unannounced == kStepBytes) announce();
     }
   }
-  if (unsaid > 0) say();
+  if (unannounced > 0) announce();
   if (total == 0 && has_ended_) return Error{Code::kPeerLost, "the peer's process has ended"};
   return total;
 }
@@ -132,7 +132,7 @@ Result<std::size_t> RingPipe::read(std::span<iovec> parts) {
   std::size_t total = 0;
   for (const iovec& part : parts) {
     for (std::size_t done = 0; done < part.iov_len;) {
-      auto size = filled(in_);
+      auto size = used_bytes(in_);
       if (!size) return size.error();
       const std::uint64_t step = std::min<std::uint64_t>({*size, part.iov_len - done, kStepBytes});
       if (step == 0) {
@@ -157,8 +157,8 @@ bool RingPipe::await(Interest interest, std::uint64_t enough) {
   const auto wanted = static_cast<std::uint32_t>(std::min<std::uint64_t>(enough, kEnoughBytesMax));
   in_.head->reader_sleeps_for.store(reads ? wanted : 0);
   out_.head->writer_sleeps_for.store(writes ? kEnoughBytesMax : 0);
-  const auto came = filled(in_);
-  const auto went = filled(out_);
+  const auto came = used_bytes(in_);
+  const auto went = used_bytes(out_);
   // Too few bytes are not enough while the writer writes, because its flush() wakes us.
   const bool is_enough = came && *came > 0 && (*came >= wanted || in_.head->is_writing.load() == 0);
   const bool has_come = !came || is_enough || has_ended_;
@@ -176,8 +176,8 @@ void RingPipe::handle_ready() {
   }
 }
 
-bool RingPipe::took_all() const {
-  const auto size = filled(out_);
+bool RingPipe::has_delivered_all() const {
+  const auto size = used_bytes(out_);
   return has_ended_ && size && *size == 0;
 }
 

@@ -55,7 +55,7 @@ class RingPipe final : public Pipe {
   [[nodiscard]] Interest interest_of(Interest) const override { return Interest::kRead; }
   void handle_ready() override;
   void finish() override;
-  [[nodiscard]] bool took_all() const override;
+  [[nodiscard]] bool has_delivered_all() const override;
   [[nodiscard]] const char* name() const override { return "shared_memory"; }
 
  private:
@@ -64,7 +64,7 @@ class RingPipe final : public Pipe {
     std::byte* bytes;
   };
   RingPipe(UniqueFd socket, Mapping memory, RingSide side);
-  [[nodiscard]] Result<std::uint64_t> filled(const Ring& ring) const;
+  [[nodiscard]] Result<std::uint64_t> used_bytes(const Ring& ring) const;
   void wake(std::atomic<std::uint32_t>& sleeps_for, std::uint64_t there);
 
   UniqueFd socket_;

@@ -44,28 +44,28 @@ SocketPipe::SocketPipe(Stream stream) : stream_(std::move(stream)) {
 }
 
 Result<std::size_t> SocketPipe::write(std::span<iovec> parts) {
-  if (auto flushed = stream_.flush(); !flushed) return ended(flushed.error());
+  if (auto flushed = stream_.flush(); !flushed) return handle_end(flushed.error());
   if (stream_.has_unsent()) return std::size_t{0};
   auto taken = stream_.send(parts);
-  if (!taken) return ended(taken.error());
+  if (!taken) return handle_end(taken.error());
   return taken;
 }
 
 void SocketPipe::flush() {
   if (auto flushed = stream_.flush(); !flushed) {
-    [[maybe_unused]] const Error read_says = ended(flushed.error());
+    [[maybe_unused]] const Error read_says = handle_end(flushed.error());
   }
 }
 
 Result<std::size_t> SocketPipe::read(std::span<iovec> parts) {
   auto got = stream_.receive(parts, ReadAhead::kNone);
-  if (!got) return ended(got.error());
+  if (!got) return handle_end(got.error());
   return got;
 }
 
 // Turns `error` into kSystem, a cut by the network, except when the peer's kernel has closed or
 // reset the connection.
-Error SocketPipe::ended(Error error) {
+Error SocketPipe::handle_end(Error error) {
   const std::optional<int> number = stream_.end();
   has_failed_ = has_failed_ || number != 0;
   const bool is_cut = number.value_or(0) != 0 && *number != ECONNRESET && *number != EPIPE;

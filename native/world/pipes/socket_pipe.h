@@ -24,11 +24,11 @@ class SocketPipe final : public Pipe {
   [[nodiscard]] Interest interest_of(Interest awaited) const override { return awaited; }
   void handle_ready() override {}
   void finish() override;
-  [[nodiscard]] bool took_all() const override { return !has_failed_; }
+  [[nodiscard]] bool has_delivered_all() const override { return !has_failed_; }
   [[nodiscard]] const char* name() const override { return stream_.tls() ? "tls" : "tcp"; }
 
  private:
-  [[nodiscard]] Error ended(Error error);
+  [[nodiscard]] Error handle_end(Error error);
 
   Stream stream_;
   int wakes_at_bytes_ = 1;  // SO_RCVLOWAT of the socket
