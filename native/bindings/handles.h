@@ -27,7 +27,7 @@ struct PyFetched : Handle {
 
   explicit PyFetched(View fetched) {
     const bool is_mapped = fetched.is_mapped();
-    view = shared(std::make_unique<View>(std::move(fetched)), is_mapped);
+    view = share(std::make_unique<View>(std::move(fetched)), is_mapped);
   }
 };
 
@@ -46,7 +46,7 @@ inline nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(
 struct PyRequest : Handle {
   RequestHandle handle;  // of a large put: first its reservation, from write() on its sealing
 
-  explicit PyRequest(RequestHandle begun) : handle(std::move(begun)) {}
+  explicit PyRequest(RequestHandle request) : handle(std::move(request)) {}
 
   bool wait(double timeout_s) {
     const RequestHandle waited = handle;  // another thread may write() meanwhile
@@ -83,7 +83,7 @@ inline PyRequest wrap(Result<RequestHandle> handle) { return PyRequest(unwrap(st
 struct PyUnsealed : Handle {
   std::shared_ptr<Unsealed> range;
 
-  explicit PyUnsealed(std::unique_ptr<Unsealed> mapped) : range(shared(std::move(mapped), true)) {}
+  explicit PyUnsealed(std::unique_ptr<Unsealed> mapped) : range(share(std::move(mapped), true)) {}
 
   PyRequest seal() {
     const std::shared_ptr<Unsealed> sealed = range;

@@ -41,7 +41,7 @@ inline bool is_ending = false;
 // Memory that a handle and its buffers share. Unmapping takes 0.2 s per GiB, so it releases the
 // GIL, except at the end of the process, which doesn't wait for a daemon thread without the GIL.
 template <typename Memory>
-std::shared_ptr<Memory> shared(std::unique_ptr<Memory> memory, bool is_mapped) {
+std::shared_ptr<Memory> share(std::unique_ptr<Memory> memory, bool is_mapped) {
   return {memory.release(), [is_mapped](Memory* last) {
             std::unique_ptr<Memory> dropped(last);
             std::optional<WithoutGil> released;

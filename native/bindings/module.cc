@@ -59,7 +59,7 @@ struct PyClient : Handle {
 
   // Calls `act` without the GIL.
   template <typename Act>
-  auto released(Act act) {
+  auto without_gil(Act act) {
     const WithoutGil no_gil;
     return act(*client);
   }
@@ -70,7 +70,7 @@ struct PyClient : Handle {
     std::vector<Part> runs = to_parts(parts);
     std::string description(layout.c_str(), layout.size());
     const BorrowedBuffers buffers(data);
-    return wrap(released([&](Client& c) {
+    return wrap(without_gil([&](Client& c) {
       return c.put(object, Incarnation{incarnation}, std::move(description), std::move(runs),
                    buffers.spans());
     }));
@@ -80,7 +80,7 @@ struct PyClient : Handle {
     const BorrowedBuffers buffers(data);
     const RequestHandle put = request.handle;
     bool is_interrupted = false;  // by a signal whose Python handler has raised
-    auto sealing = released([&](Client& c) {
+    auto sealing = without_gil([&](Client& c) {
       return c.write(*put, buffers.spans(), [&is_interrupted] {
         const nb::gil_scoped_acquire gil;
         return is_interrupted = PyErr_CheckSignals() != 0;
@@ -95,7 +95,7 @@ struct PyClient : Handle {
     const ObjectId object = to_object_id(object_id);
     std::vector<Part> runs = to_parts(parts);
     std::string description(layout.c_str(), layout.size());
-    return wrap(released([&](Client& c) {
+    return wrap(without_gil([&](Client& c) {
       return c.reserve(object, Incarnation{incarnation}, std::move(description), std::move(runs),
                        size_bytes);
     }));
@@ -103,18 +103,18 @@ struct PyClient : Handle {
 
   PyUnsealed map(PyRequest& request) {
     const RequestHandle put = request.handle;
-    return PyUnsealed(unwrap(released([&](Client& c) { return c.map(put); })));
+    return PyUnsealed(unwrap(without_gil([&](Client& c) { return c.map(put); })));
   }
 
   PyRequest get(const nb::bytes& object_id, bool exists) {
     const ObjectId object = to_object_id(object_id);
-    return wrap(released([&](Client& c) { return c.get(object, exists); }));
+    return wrap(without_gil([&](Client& c) { return c.get(object, exists); }));
   }
 
   std::vector<PyRequest> gather(const std::vector<nb::bytes>& object_ids, bool exist) {
     std::vector<ObjectId> objects(object_ids.size());
     std::transform(object_ids.begin(), object_ids.end(), objects.begin(), to_object_id);
-    auto handles = unwrap(released([&](Client& c) { return c.gather(objects, exist); }));
+    auto handles = unwrap(without_gil([&](Client& c) { return c.gather(objects, exist); }));
     std::vector<PyRequest> requests;
     requests.reserve(handles.size());
     for (RequestHandle& handle : handles) requests.emplace_back(std::move(handle));
@@ -126,17 +126,17 @@ struct PyClient : Handle {
     handles.reserve(requests.size());
     for (const PyRequest* request : requests) handles.push_back(request->handle);
     const Duration timeout = to_duration(timeout_s);
-    return released([&](Client& c) { return c.wait_all(handles, timeout); });
+    return without_gil([&](Client& c) { return c.wait_all(handles, timeout); });
   }
 
   PyRequest remove(const nb::bytes& object_id, std::uint32_t upto) {
     const ObjectId object = to_object_id(object_id);
-    return wrap(released([&](Client& c) { return c.remove(object, Incarnation{upto}); }));
+    return wrap(without_gil([&](Client& c) { return c.remove(object, Incarnation{upto}); }));
   }
 
   PyRequest orphan(const nb::bytes& object_id, std::uint32_t upto) {
     const ObjectId object = to_object_id(object_id);
-    return wrap(released([&](Client& c) { return c.orphan(object, Incarnation{upto}); }));
+    return wrap(without_gil([&](Client& c) { return c.orphan(object, Incarnation{upto}); }));
   }
 
   PyRequest reduce(const nb::bytes& target, int op, std::uint32_t source_count, std::uint32_t count,
@@ -154,17 +154,17 @@ struct PyClient : Handle {
       for (const Part& part : wanted.meta.parts) wanted.meta.size_bytes += part.size_bytes;
       wanted.meta.layout = std::string(layout.c_str(), layout.size());
     }
-    return wrap(released([&](Client& c) { return c.reduce(wanted); }));
+    return wrap(without_gil([&](Client& c) { return c.reduce(wanted); }));
   }
 
   void watch(PyRequest& request) {
     const RequestHandle watched = request.handle;
-    unwrap(released([&](Client& c) { return c.watch(*watched); }));
+    unwrap(without_gil([&](Client& c) { return c.watch(*watched); }));
   }
 
   std::optional<std::uint64_t> next_finished(double timeout_s) {
     const Duration timeout = to_duration(timeout_s);
-    const auto id = unwrap(released([&](Client& c) { return c.next_finished(timeout); }));
+    const auto id = unwrap(without_gil([&](Client& c) { return c.next_finished(timeout); }));
     return id ? std::optional(id->value) : std::nullopt;
   }
 
@@ -172,14 +172,14 @@ struct PyClient : Handle {
                      std::uint32_t incarnation, bool confirmed) {
     const ObjectId into = to_object_id(target);
     const ObjectId source = to_object_id(object_id);
-    unwrap(released([&](Client& c) {
+    unwrap(without_gil([&](Client& c) {
       return c.reduce_source(into, index, source, Incarnation{incarnation}, confirmed);
     }));
   }
 
   void reduce_source_failed(const nb::bytes& target, std::uint32_t index) {
     const ObjectId into = to_object_id(target);
-    unwrap(released([&](Client& c) { return c.reduce_source_failed(into, index); }));
+    unwrap(without_gil([&](Client& c) { return c.reduce_source_failed(into, index); }));
   }
 };
 
@@ -192,7 +192,7 @@ struct PyNode : Handle {
   NodeOptions options;
   std::unique_ptr<Node> node;
 
-  Node& started() {
+  Node& running_node() {
     if (node == nullptr)
       raise_error({Code::kInvalidArgument, "the node is not started; call start()"});
     return *node;
@@ -214,13 +214,13 @@ struct PyNode : Handle {
     for (const auto& [node_id, incarnation, rails] : members) {
       converted.push_back({NodeId{node_id}, Incarnation{incarnation}, rails});
     }
-    Node& self = started();
+    Node& self = running_node();
     const WithoutGil released;
     self.set_view(Epoch{epoch}, std::move(converted));
   }
 
   std::optional<PyEvent> next_event(double timeout_s) {
-    Node& self = started();
+    Node& self = running_node();
     const Duration timeout = to_duration(timeout_s);
     const auto event = [&] {
       const WithoutGil released;
@@ -231,7 +231,7 @@ struct PyNode : Handle {
   }
 
   nb::list objects(std::uint64_t limit) {
-    Node& self = started();
+    Node& self = running_node();
     const auto rows = [&] {
       const WithoutGil released;
       return self.list({limit, 0}).objects;
@@ -242,7 +242,7 @@ struct PyNode : Handle {
   }
 
   nb::list transfers(std::uint64_t limit) {
-    Node& self = started();
+    Node& self = running_node();
     const auto rows = [&] {
       const WithoutGil released;
       return self.list({0, limit}).transfers;
@@ -253,7 +253,7 @@ struct PyNode : Handle {
   }
 
   nb::dict moments(const nb::bytes& object_id, int digits) {
-    Node& self = started();
+    Node& self = running_node();
     const ObjectPrefix prefix = to_prefix(object_id, digits);
     const auto told = [&] {
       const WithoutGil released;
@@ -374,7 +374,7 @@ void bind_client(nb::module_& m) {
            "Wait for any watched request; its id, or None after the timeout. Raises NodeLostError "
            "once the client is closed or its node gone, and every id has been told.")
       .def(
-          "close", [](PyClient& self) { self.released([](Client& c) { c.close(); }); },
+          "close", [](PyClient& self) { self.without_gil([](Client& c) { c.close(); }); },
           "Detach; pending requests end. Idempotent.")
       .def_prop_ro("node_id", [](PyClient& self) { return self.client->node_id().value; })
       .def_prop_ro("node_incarnation",

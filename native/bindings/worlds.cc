@@ -42,9 +42,9 @@ PyType_Slot received_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export
                                 {0, nullptr}};
 
 // Returns None if the operation is complete already.
-nb::object begun(const PyWorld& world, Result<OperationHandle> begun,
-                 std::optional<LentBytes> lent) {
-  OperationHandle operation = unwrap(std::move(begun));
+nb::object wrap_operation(const PyWorld& world, Result<OperationHandle> result,
+                          std::optional<LentBytes> lent) {
+  OperationHandle operation = unwrap(std::move(result));
   if (operation == nullptr) return nb::none();
   return nb::cast(PyOperation(world, std::move(operation), std::move(lent)));
 }
@@ -73,7 +73,7 @@ nb::object send(const PyWorld& self, std::uint32_t rank, std::uint64_t key, int 
     const WithoutGil released;
     return self.world->send(Rank{rank}, std::move(content), lent.bytes());
   }();
-  return begun(self, std::move(sent), std::move(lent));
+  return wrap_operation(self, std::move(sent), std::move(lent));
 }
 
 nb::object receive(const PyWorld& self, std::uint32_t rank, std::uint64_t key, int operation,
@@ -84,7 +84,7 @@ nb::object receive(const PyWorld& self, std::uint32_t rank, std::uint64_t key, i
     const WithoutGil released;
     return self.world->receive(Rank{rank}, std::move(wanted));
   }();
-  return begun(self, std::move(received), std::move(lent));
+  return wrap_operation(self, std::move(received), std::move(lent));
 }
 
 nb::object receive_new(const PyWorld& self, std::uint32_t rank, std::uint64_t key, int operation) {
@@ -93,14 +93,14 @@ nb::object receive_new(const PyWorld& self, std::uint32_t rank, std::uint64_t ke
     const WithoutGil released;
     return self.world->receive(Rank{rank}, std::move(wanted));
   }();
-  return begun(self, std::move(received), std::nullopt);
+  return wrap_operation(self, std::move(received), std::nullopt);
 }
 
 void add_edge(const PyWorld& self, std::uint32_t rank, std::uint64_t watch, int fd, int memory,
               bool is_first, PyTlsEnd* tls) {
   UniqueFd socket(fd);
   UniqueFd shared(memory);
-  std::unique_ptr<TlsSession> session = released(tls);
+  std::unique_ptr<TlsSession> session = release_session(tls);
   auto added = [&]() -> Result<void> {
     const WithoutGil released;
     std::unique_ptr<Pipe> pipe;
@@ -114,7 +114,7 @@ void add_edge(const PyWorld& self, std::uint32_t rank, std::uint64_t watch, int 
       pipe = std::make_unique<SocketPipe>(Stream(std::move(socket), std::move(session)));
     }
     if (auto edge = self.world->add_edge(Rank{rank}, std::move(pipe)); !edge) return edge;
-    self.progress->depend(self.world, Rank{rank}, WatchId{watch});
+    self.progress->add_dependent(self.world, Rank{rank}, WatchId{watch});
     return {};
   }();
   unwrap(std::move(added));
@@ -201,7 +201,7 @@ void bind_port(nb::module_& m) {
           "watch",
           [](PyPort& self, int fd, PyTlsEnd* tls) {
             UniqueFd connection(fd);
-            Stream stream(std::move(connection), released(tls));
+            Stream stream(std::move(connection), release_session(tls));
             return unwrap(self.progress->watch(std::move(stream))).value;
           },
           "fd"_a, nb::kw_only(), "tls"_a.none() = nb::none(),
@@ -304,11 +304,11 @@ void bind_edges(nb::module_& m) {
           "Give all descriptors and memory back; what is pending is broken. Idempotent.")
       .def_prop_ro("number", [](PyWorld& self) { return self.world->number(); })
       .def_prop_ro(
-          "is_seen_off", [](PyWorld& self) { return self.world->is_seen_off(); },
+          "is_seen_off", [](PyWorld& self) { return self.world->is_goodbye_delivered(); },
           "After leave or an end: whether all have our last word, or are gone.")
       .def_prop_ro("has_left", [](PyWorld& self) {
         std::vector<std::uint32_t> ranks;
-        for (const Rank rank : self.world->left()) ranks.push_back(rank.value);
+        for (const Rank rank : self.world->departed_ranks()) ranks.push_back(rank.value);
         return ranks;
       });
 }
@@ -341,7 +341,8 @@ void bind_operations(nb::module_& m) {
                           "buffer is the caller's again when its state is not 0.")
       .def_prop_ro("state", &PyOperation::state, "0 pending, 1 done, 2 broken, 3 cancelled.")
       .def("wait", &PyOperation::wait, "timeout_s"_a, "Wait; True when it has ended, either way.")
-      .def("received", &PyOperation::received, nb::sig("def received(self) -> Received | None"),
+      .def("received", &PyOperation::received_data,
+           nb::sig("def received(self) -> Received | None"),
            "What a receive_new has brought, once it is done.")
       .def("cancel", &PyOperation::cancel, "Take it back; False: it had ended before.")
       .def_prop_ro("has_moved", &PyOperation::has_moved, "Whether any of its bytes have.")

@@ -89,7 +89,7 @@ class PyOperation : public Handle {
     }
   }
 
-  nb::object received() {
+  nb::object received_data() {
     if (state() != static_cast<int>(Operation::State::kDone)) return nb::none();
     if (operation_->data == nullptr) return nb::none();
     return nb::cast(PyReceived(operation_));

@@ -21,40 +21,40 @@ using namespace nb::literals;
 
 class PyTlsEnd : public Handle {
  public:
-  explicit PyTlsEnd(std::unique_ptr<TlsSession> begun) : session_(std::move(begun)) {}
+  explicit PyTlsEnd(std::unique_ptr<TlsSession> tls) : session_(std::move(tls)) {}
 
   nb::bytes receive(int fd, std::size_t size_bytes) {
     Bytes into(size_bytes);
     const iovec part{into.data(), into.size()};
-    const std::size_t got = unwrap(own().receive(fd, {&part, 1}, ReadAhead::kNone));
+    const std::size_t got = unwrap(session().receive(fd, {&part, 1}, ReadAhead::kNone));
     return nb::bytes(into.data(), got);
   }
   std::size_t send(int fd, const nb::bytes& data) {
     const iovec part{const_cast<void*>(data.data()), data.size()};
-    return unwrap(opened().send(fd, {&part, 1}));
+    return unwrap(open_session().send(fd, {&part, 1}));
   }
-  void flush(int fd) { unwrap(own().flush(fd)); }
-  bool is_open() { return own().is_open(); }
-  bool has_unsent() { return own().has_unsent(); }
+  void flush(int fd) { unwrap(session().flush(fd)); }
+  bool is_open() { return session().is_open(); }
+  bool has_unsent() { return session().has_unsent(); }
   nb::bytes binding() {
-    const Bytes made = opened().binding();
+    const Bytes made = open_session().binding();
     return nb::bytes(made.data(), made.size());
   }
   // For C++ to go on with.
   std::unique_ptr<TlsSession> release() {
-    [[maybe_unused]] const TlsSession& checked = opened();
+    [[maybe_unused]] const TlsSession& checked = open_session();
     return std::move(session_);
   }
 
  private:
-  TlsSession& own() {
+  TlsSession& session() {
     if (session_ == nullptr) {
       raise_error({Code::kInvalidArgument, "this session has moved on; use what has it"});
     }
     return *session_;
   }
-  TlsSession& opened() {
-    if (!own().is_open()) {
+  TlsSession& open_session() {
+    if (!session().is_open()) {
       raise_error({Code::kInvalidArgument, "this session is not open; receive until it is"});
     }
     return *session_;
@@ -73,7 +73,7 @@ struct PyTlsContext : Handle {
   }
 };
 
-inline std::unique_ptr<TlsSession> released(PyTlsEnd* session) {
+inline std::unique_ptr<TlsSession> release_session(PyTlsEnd* session) {
   return session == nullptr ? nullptr : session->release();
 }
 
