@@ -36,7 +36,7 @@ std::string name_of(const Request& request) {
 
 // ---- puts and copies ----
 
-void Checker::put_started(const Request& put) {
+void Checker::note_put(const Request& put) {
   Known& known = objects_[put.object];
   known.puts.insert_or_assign(put.incarnation,
                               Value(put.parts, std::make_shared<const Bytes>(put.bytes)));
@@ -45,7 +45,7 @@ void Checker::put_started(const Request& put) {
   std::erase_if(known.copies, [&](const Copy& c) { return c.incarnation < put.incarnation; });
 }
 
-void Checker::put_sealed(const Request& put, Instant now) {
+void Checker::note_seal(const Request& put, Instant now) {
   Known& known = objects_[put.object];
   const auto is_it = [&](const Copy& c) {
     return c.node == put.node && c.life == put.node_life && c.incarnation == put.incarnation;
@@ -57,12 +57,12 @@ void Checker::put_sealed(const Request& put, Instant now) {
   known.copies.push_back({put.node, put.node_life, put.incarnation, now});
 }
 
-void Checker::delete_asked(const ObjectId& object, Instant now) {
+void Checker::note_delete_request(const ObjectId& object, Instant now) {
   auto& deleted = objects_[object].deleted;
   if (!deleted) deleted = now;
 }
 
-void Checker::node_lost(std::size_t node, Incarnation life) {
+void Checker::note_node_loss(std::size_t node, Incarnation life) {
   for (auto& [object, known] : objects_) {
     std::erase_if(known.copies, [&](const Copy& c) {
       return (c.node == node && c.life == life) || draining_.contains({c.node, c.life});
@@ -70,13 +70,13 @@ void Checker::node_lost(std::size_t node, Incarnation life) {
   }
 }
 
-void Checker::copy_lost(const ObjectId& object, std::size_t node, Incarnation life) {
+void Checker::note_copy_loss(const ObjectId& object, std::size_t node, Incarnation life) {
   std::erase_if(objects_[object].copies, [&](const Copy& c) {
     return (c.node == node && c.life == life) || draining_.contains({c.node, c.life});
   });
 }
 
-void Checker::deleted(const Request& erase) {
+void Checker::note_delete(const Request& erase) {
   const Request*& newest = objects_[erase.object].erased[{erase.node, erase.node_life}];
   if (newest == nullptr || newest->incarnation < erase.incarnation) newest = &erase;
 }
@@ -94,7 +94,7 @@ bool Checker::is_deleted(const ObjectId& object) const {
 
 // ---- answers ----
 
-void Checker::fetched(const Request& get, Instant) {
+void Checker::check_get(const Request& get, Instant) {
   Known& known = objects_[get.object];
   if (known.reduce != nullptr) {
     if (!is_a_fold(known, get.bytes)) {
@@ -134,18 +134,18 @@ void Checker::fetched(const Request& get, Instant) {
   }
 }
 
-void Checker::unpinned(const Request& get, std::span<const std::byte> mapped) {
+void Checker::check_release(const Request& get, std::span<const std::byte> mapped) {
   if (!are_equal(mapped, get.bytes)) {
     judge(get.object, "the bytes changed while they were mapped: " + name_of(get));
   }
 }
 
 // True if the reduce's caller cancelled it or died. A get of the target then ends with kCancelled.
-bool Checker::is_taken_back(const Known& known) {
+bool Checker::is_withdrawn(const Known& known) {
   return known.reduce != nullptr && (known.reduce->cancelled || known.reduce->abandoned);
 }
 
-void Checker::failed(const Request& request, Instant) {
+void Checker::check_error(const Request& request, Instant) {
   const Known& known = objects_[request.object];
   const std::string what = name_of(request) + ": " + request.error->text;
   if (request.error->text.empty())
@@ -153,7 +153,7 @@ void Checker::failed(const Request& request, Instant) {
   switch (request.error->code) {
     case Code::kCancelled:
       // A reduce whose target is an orphan ends with the last copy of that.
-      if (!request.cancelled && !known.deleted && !known.orphaned && !is_taken_back(known)) {
+      if (!request.cancelled && !known.deleted && !known.orphaned && !is_withdrawn(known)) {
         judge(request.object, "cancelled, but by nobody: " + what);
       }
       return;
@@ -193,7 +193,7 @@ void Checker::failed(const Request& request, Instant) {
 
 // ---- reduces ----
 
-void Checker::reduce_started(const Request& reduce) {
+void Checker::note_reduce(const Request& reduce) {
   Known& target = objects_[reduce.object];
   target.reduce = &reduce;
   target.folds.reset();
@@ -251,7 +251,7 @@ std::vector<Checker::Value> Checker::values_of(const ObjectId& object) const {
   return values;
 }
 
-void Checker::reduced(const Request& reduce) {
+void Checker::check_result(const Request& reduce) {
   std::set<std::uint32_t> members(reduce.members.begin(), reduce.members.end());
   if (members.size() != reduce.count || reduce.members.size() != reduce.count) {
     judge(reduce.object, "the members are not `count` different ones: " + name_of(reduce));

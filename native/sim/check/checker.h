@@ -30,18 +30,18 @@ inline constexpr Duration kUnderWayMax = 5_s;
 class Checker {
  public:
   // ---- the cluster reports each event as it happens ----
-  void put_started(const Request& put);
-  void put_sealed(const Request& put, Instant now);  // its client has got Done
-  void delete_asked(const ObjectId& object, Instant now);
-  void deleted(const Request& erase);  // its client has got Done
-  void orphaned(const ObjectId& object) { objects_[object].orphaned = true; }
-  void drains(std::size_t node, Incarnation life) { draining_.emplace(node, life); }
-  void node_lost(std::size_t node, Incarnation life);
-  void reduce_started(const Request& reduce);
-  void fetched(const Request& get, Instant now);
-  void failed(const Request& request, Instant now);
-  void reduced(const Request& reduce);
-  void unpinned(const Request& get, std::span<const std::byte> mapped);  // before the release
+  void note_put(const Request& put);
+  void note_seal(const Request& put, Instant now);  // its client has got Done
+  void note_delete_request(const ObjectId& object, Instant now);
+  void note_delete(const Request& erase);  // its client has got Done
+  void note_orphan(const ObjectId& object) { objects_[object].orphaned = true; }
+  void note_drain(std::size_t node, Incarnation life) { draining_.emplace(node, life); }
+  void note_node_loss(std::size_t node, Incarnation life);
+  void note_reduce(const Request& reduce);
+  void check_get(const Request& get, Instant now);
+  void check_error(const Request& request, Instant now);
+  void check_result(const Request& reduce);
+  void check_release(const Request& get, std::span<const std::byte> mapped);  // before the release
   void check_fence(std::size_t node, const Fences::Breach& breach) {
     if (breach) fail("not fenced: node " + std::to_string(node) + " " + *breach);
   }
@@ -58,7 +58,7 @@ class Checker {
   void check_reduces(const std::deque<Request>& requests);
   [[nodiscard]] const std::vector<std::string>& failures() const { return failures_; }
   // The node could not read a copy back from its disk.
-  void copy_lost(const ObjectId& object, std::size_t node, Incarnation life);
+  void note_copy_loss(const ObjectId& object, std::size_t node, Incarnation life);
   // Peers lie: the checker judges no answer, only faults that no lie may cause.
   void expect_lies() { are_lies_told_ = true; }
   // One member lies: the checker judges answers about honest objects only.
@@ -96,7 +96,7 @@ class Checker {
   void judge(const ObjectId& object, const std::string& text) {
     if (!are_lies_told_ && (!is_honest_ || is_honest_(object))) fail(text);
   }
-  static bool is_taken_back(const Known& known);
+  static bool is_withdrawn(const Known& known);
   [[nodiscard]] std::vector<Value> values_of(const ObjectId& object) const;
   [[nodiscard]] std::vector<Value> folds(const Request& reduce,
                                          const std::vector<std::uint32_t>& members) const;

@@ -28,9 +28,9 @@ class CheckerTest : public testing::Test {
     Request& made = request(Verb::kPut, object, attempt);
     made.parts = kParts;
     made.bytes = content_of(object, attempt, kParts);
-    checker_.put_started(made);
+    checker_.note_put(made);
     made.answered = Instant{++now_};
-    checker_.put_sealed(made, *made.answered);
+    checker_.note_seal(made, *made.answered);
     return made;
   }
   Request& got(const ObjectId& object, Bytes bytes, Incarnation attempt = Incarnation{1}) {
@@ -40,25 +40,25 @@ class CheckerTest : public testing::Test {
     made.fetched.meta.parts = kParts;
     made.fetched.meta.layout = layout_of(made.fetched.meta.parts);
     made.answered = Instant{++now_};
-    checker_.fetched(made, *made.answered);
+    checker_.check_get(made, *made.answered);
     return made;
   }
   void failed(Request& made, Code code, const std::string& text = "text") {
     made.error = Error{code, text};
-    checker_.failed(made, Instant{++now_});
+    checker_.check_error(made, Instant{++now_});
   }
   // A reduce of two sources, and what it is answered.
-  Request& reduced(const std::vector<std::uint32_t>& members) {
+  Request& finish_reduce(const std::vector<std::uint32_t>& members) {
     Request& made = request(Verb::kReduce, kTarget);
     made.source_count = made.count = 2;
     for (std::uint32_t i = 0; i < 2; ++i) {
       put(object_named(10 + i));
       made.sources.push_back({i, object_named(10 + i), {}, false});
     }
-    checker_.reduce_started(made);
+    checker_.note_reduce(made);
     made.answered = Instant{++now_};
     made.members = members;
-    checker_.reduced(made);
+    checker_.check_result(made);
     return made;
   }
   void expect(const std::string& said) {
@@ -75,7 +75,7 @@ class CheckerTest : public testing::Test {
 TEST_F(CheckerTest, RightAnswersAreNoFailures) {
   const Request& made = put(kA);
   got(kA, made.bytes);
-  Request& sum = reduced({0, 1});
+  Request& sum = finish_reduce({0, 1});
   got(kTarget, reduce_all(kParts, ReduceOp::kSum,
                           {content_of(object_named(10), Incarnation{1}, kParts),
                            content_of(object_named(11), Incarnation{1}, kParts)}));
@@ -114,7 +114,7 @@ TEST_F(CheckerTest, BytesThatChangeUnderAMappingAreSeen) {
   Request& get = got(kA, put(kA).bytes);
   Bytes mapped = get.bytes;
   mapped[0] ^= std::byte{1};
-  checker_.unpinned(get, mapped);
+  checker_.check_release(get, mapped);
   expect("the bytes changed while they were mapped");
 }
 
@@ -126,7 +126,7 @@ TEST_F(CheckerTest, AnObjectThatIsLostThoughANodeHasItIsSeen) {
 
 TEST_F(CheckerTest, AnObjectMayBeLostWithItsNode) {
   put(kA);
-  checker_.node_lost(0, Incarnation{1});
+  checker_.note_node_loss(0, Incarnation{1});
   failed(request(Verb::kGet, kA), Code::kObjectLost);
   expect_nothing();
 }
@@ -134,32 +134,32 @@ TEST_F(CheckerTest, AnObjectMayBeLostWithItsNode) {
 TEST_F(CheckerTest, WhatWasDeletedThereIsNotServedThereAgain) {
   const Request& made = put(kA);
   Request& erase = request(Verb::kDelete, kA);
-  checker_.delete_asked(kA, Instant{now_});
+  checker_.note_delete_request(kA, Instant{now_});
   erase.answered = Instant{++now_};
-  checker_.deleted(erase);
+  checker_.note_delete(erase);
   got(kA, made.bytes);
   expect("a value that was deleted");
 }
 
 TEST_F(CheckerTest, MembersThatRepeatAreSeen) {
-  reduced({1, 1});
+  finish_reduce({1, 1});
   expect("the members are not `count` different ones");
 }
 
 TEST_F(CheckerTest, AMemberThatWasNeverConfirmedIsSeen) {
-  reduced({0, 5});
+  finish_reduce({0, 5});
   expect("a member that was never confirmed");
 }
 
 TEST_F(CheckerTest, ASourceThatWentInTwiceIsSeen) {
-  reduced({0, 1});
+  finish_reduce({0, 1});
   const Bytes first = content_of(object_named(10), Incarnation{1}, kParts);
   got(kTarget, reduce_all(kParts, ReduceOp::kSum, {first, first}));
   expect("the value is no fold of 2 confirmed sources");
 }
 
 TEST_F(CheckerTest, AReduceThatFailsThoughEnoughIsLeftIsSeen) {
-  Request& sum = reduced({0, 1});
+  Request& sum = finish_reduce({0, 1});
   failed(sum, Code::kReduceFailed);
   expect("enough sources are left");
 }

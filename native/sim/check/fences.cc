@@ -18,14 +18,14 @@ bool Fences::is_void(const Message& message) const {
   return message.view_epoch < view_ && !is_of_a_transfer(message.body);
 }
 
-Fences::Breach Fences::heard(const Message& message, bool is_taken) {
+Fences::Breach Fences::check_message(const Message& message, bool is_taken) {
   if (const auto* grant = std::get_if<Grant>(&message.body)) granted_ = *grant;
   if (!is_taken || !is_void(message)) return std::nullopt;
   return "goes by a message of view " + std::to_string(message.view_epoch.value) +
          ", though it has view " + std::to_string(view_.value) + ": " + describe(message);
 }
 
-Fences::Breach Fences::opened(const OpenReceive& receive, bool do_peers_lie) {
+Fences::Breach Fences::check_open(const OpenReceive& receive, bool do_peers_lie) {
   Receive& open = open_[{receive.from, receive.transfer}];
   open.opened = receive;
   const bool is_granted = granted_ && receive.slots == 0 && name_of(*granted_) == name_of(receive);
@@ -39,14 +39,14 @@ Fences::Breach Fences::opened(const OpenReceive& receive, bool do_peers_lie) {
          ", though it has lease " + std::to_string(before->second.value);
 }
 
-void Fences::closed(const CloseReceive& receive) {
+void Fences::note_close(const CloseReceive& receive) {
   const auto open = open_.find({receive.from, receive.transfer});
   if (open == open_.end()) return;
   if (open->second.lease) ended_[name_of(open->second.opened)] = *open->second.lease;
   open_.erase(open);
 }
 
-Fences::Breach Fences::landed(NodeId from, const BlockHeader& block) const {
+Fences::Breach Fences::check_block(NodeId from, const BlockHeader& block) const {
   const auto open = open_.find({from, block.transfer});
   const bool is_meant = open != open_.end() && open->second.opened.object == block.object &&
                         open->second.opened.incarnation == block.incarnation &&
@@ -59,7 +59,7 @@ Fences::Breach Fences::landed(NodeId from, const BlockHeader& block) const {
          (open == open_.end() ? " is closed" : " is of other bytes");
 }
 
-void Fences::turn_ended() {
+void Fences::end_turn() {
   granted_.reset();
   ended_.clear();
 }

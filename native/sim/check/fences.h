@@ -19,17 +19,17 @@ class Fences {
  public:
   using Breach = std::optional<std::string>;  // a sentence, to be read after the node's name
 
-  void view_told(Epoch epoch) { view_ = epoch; }
+  void note_view(Epoch epoch) { view_ = epoch; }
   // True if the message is void here: it is of a view before the node's own.
   [[nodiscard]] bool is_void(const Message& message) const;
-  // The engine has been handed the message. `is_taken`: it took it in. Calls of opened() for the
-  // same turn follow.
-  Breach heard(const Message& message, bool is_taken);
+  // The engine has been handed the message. `is_taken`: it took it in. Calls of check_open() for
+  // the same turn follow.
+  Breach check_message(const Message& message, bool is_taken);
   // If peers lie, a grant covers one receive: this node may be the home and open the next itself.
-  Breach opened(const OpenReceive& receive, bool do_peers_lie);
-  void closed(const CloseReceive& receive);
-  [[nodiscard]] Breach landed(NodeId from, const BlockHeader& block) const;
-  void turn_ended();
+  Breach check_open(const OpenReceive& receive, bool do_peers_lie);
+  void note_close(const CloseReceive& receive);
+  [[nodiscard]] Breach check_block(NodeId from, const BlockHeader& block) const;
+  void end_turn();
 
  private:
   // A stripe of an attempt's or an epoch's bytes of an object, cut into so many.

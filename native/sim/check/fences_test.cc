@@ -14,10 +14,10 @@ constexpr NodeId kSender{2}, kOther{3};
 
 class FencesTest : public testing::Test {
  protected:
-  FencesTest() { fences_.view_told(Epoch{4}); }
+  FencesTest() { fences_.note_view(Epoch{4}); }
 
-  Fences::Breach heard(PeerMessage body, Epoch view = Epoch{4}, bool is_taken = true) {
-    return fences_.heard({view, {}, {}, std::move(body)}, is_taken);
+  Fences::Breach check_message(PeerMessage body, Epoch view = Epoch{4}, bool is_taken = true) {
+    return fences_.check_message({view, {}, {}, std::move(body)}, is_taken);
   }
   static Grant grant(std::uint32_t lease, NodeId sender = kSender) {
     Grant made;
@@ -27,22 +27,22 @@ class FencesTest : public testing::Test {
     made.lease = LeaseId{lease};
     return made;
   }
-  Fences::Breach opened(std::uint64_t transfer, NodeId from = kSender) {
+  Fences::Breach check_open(std::uint64_t transfer, NodeId from = kSender) {
     OpenReceive receive;
     receive.transfer = TransferId{transfer};
     receive.from = from;
     receive.object = kA;
     receive.incarnation = Incarnation{1};
-    return fences_.opened(receive, do_peers_lie_);
+    return fences_.check_open(receive, do_peers_lie_);
   }
-  Fences::Breach landed(std::uint64_t transfer, Incarnation attempt = Incarnation{1},
-                        TargetEpoch epoch = {}) {
+  Fences::Breach check_block(std::uint64_t transfer, Incarnation attempt = Incarnation{1},
+                             TargetEpoch epoch = {}) {
     BlockHeader block;
     block.transfer = TransferId{transfer};
     block.object = kA;
     block.incarnation = attempt;
     block.target_epoch = epoch;
-    return fences_.landed(kSender, block);
+    return fences_.check_block(kSender, block);
   }
   static void expect(const Fences::Breach& breach, const std::string& said) {
     ASSERT_TRUE(breach.has_value());
@@ -54,68 +54,69 @@ class FencesTest : public testing::Test {
 };
 
 TEST_F(FencesTest, WhatIsOfThisViewIsTakenIn) {
-  EXPECT_EQ(heard(ResyncDone{}), std::nullopt);
-  EXPECT_EQ(heard(grant(7)), std::nullopt);
-  EXPECT_EQ(opened(1), std::nullopt);
-  EXPECT_EQ(landed(1), std::nullopt);
+  EXPECT_EQ(check_message(ResyncDone{}), std::nullopt);
+  EXPECT_EQ(check_message(grant(7)), std::nullopt);
+  EXPECT_EQ(check_open(1), std::nullopt);
+  EXPECT_EQ(check_block(1), std::nullopt);
 }
 
 TEST_F(FencesTest, AMessageOfAnEarlierViewMustNotBeTakenIn) {
-  EXPECT_EQ(heard(ResyncDone{}, Epoch{3}, false), std::nullopt);
-  expect(heard(ResyncDone{}, Epoch{3}), "a message of view 3, though it has view 4");
+  EXPECT_EQ(check_message(ResyncDone{}, Epoch{3}, false), std::nullopt);
+  expect(check_message(ResyncDone{}, Epoch{3}), "a message of view 3, though it has view 4");
 }
 
 TEST_F(FencesTest, WhatIsOfATransferOutlivesItsView) {
-  EXPECT_EQ(heard(Credit{1}, Epoch{3}), std::nullopt);
+  EXPECT_EQ(check_message(Credit{1}, Epoch{3}), std::nullopt);
 }
 
 TEST_F(FencesTest, ALeaseReplacesOnlyAnOlderOne) {
   for (const std::uint32_t lease : {7U, 8U}) {
-    heard(grant(lease));
-    fences_.closed({TransferId{lease - 1}, kSender});
-    EXPECT_EQ(opened(lease), std::nullopt);
-    fences_.turn_ended();
+    check_message(grant(lease));
+    fences_.note_close({TransferId{lease - 1}, kSender});
+    EXPECT_EQ(check_open(lease), std::nullopt);
+    fences_.end_turn();
   }
-  heard(grant(7, kOther));
-  fences_.closed({TransferId{8}, kSender});
-  expect(opened(9, kOther), "goes by lease 7");
+  check_message(grant(7, kOther));
+  fences_.note_close({TransferId{8}, kSender});
+  expect(check_open(9, kOther), "goes by lease 7");
 }
 
 TEST_F(FencesTest, ALeaseEndsWithItsReceive) {
-  heard(grant(7));
-  opened(1);
-  fences_.closed({TransferId{1}, kSender});
-  fences_.turn_ended();
-  heard(grant(1));  // of a home that forgot the object meanwhile, as this node has
-  EXPECT_EQ(opened(2), std::nullopt);
+  check_message(grant(7));
+  check_open(1);
+  fences_.note_close({TransferId{1}, kSender});
+  fences_.end_turn();
+  check_message(grant(1));  // of a home that forgot the object meanwhile, as this node has
+  EXPECT_EQ(check_open(2), std::nullopt);
 }
 
 TEST_F(FencesTest, AGrantOpensOneReceive) {
-  heard(grant(7));
-  opened(1);
-  fences_.closed({TransferId{1}, kSender});
-  expect(opened(2), "goes by lease 7");
+  check_message(grant(7));
+  check_open(1);
+  fences_.note_close({TransferId{1}, kSender});
+  expect(check_open(2), "goes by lease 7");
 }
 
 TEST_F(FencesTest, WhereAGrantMayBeALieTheNextReceiveMayBeTheHomesOwn) {
   do_peers_lie_ = true;
-  heard(grant(7));
-  opened(1);
-  fences_.closed({TransferId{1}, kSender});
-  EXPECT_EQ(opened(2), std::nullopt);
+  check_message(grant(7));
+  check_open(1);
+  fences_.note_close({TransferId{1}, kSender});
+  EXPECT_EQ(check_open(2), std::nullopt);
 }
 
 TEST_F(FencesTest, ABlockOfAClosedTransferMustNotLand) {
-  opened(1);
-  fences_.closed({TransferId{1}, kSender});
-  opened(2);
-  expect(landed(1), "though transfer 1 is closed");
+  check_open(1);
+  fences_.note_close({TransferId{1}, kSender});
+  check_open(2);
+  expect(check_block(1), "though transfer 1 is closed");
 }
 
 TEST_F(FencesTest, ABlockOfAnotherAttemptOrEpochMustNotLand) {
-  opened(1);
-  expect(landed(1, Incarnation{2}), "attempt 2, target epoch 0, though transfer 1 is of other");
-  expect(landed(1, Incarnation{1}, TargetEpoch{3}),
+  check_open(1);
+  expect(check_block(1, Incarnation{2}),
+         "attempt 2, target epoch 0, though transfer 1 is of other");
+  expect(check_block(1, Incarnation{1}, TargetEpoch{3}),
          "target epoch 3, though transfer 1 is of other");
 }
 

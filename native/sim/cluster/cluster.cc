@@ -76,10 +76,10 @@ void Cluster::start(Node& node) {
   node.is_busy = false;
   node.turn_at.reset();
   node.timer.reset();
-  node.told = Epoch{};
+  node.known_epoch = Epoch{};
   node.fences = {};
   node.paused_until = {};
-  network_.node_started(node.id, node.life);
+  network_.start_node(node.id, node.life);
   trace(node, "starts");
 }
 
@@ -89,8 +89,8 @@ void Cluster::crash(std::size_t index) {
   trace(node, "crashes");
   node.alive = node.is_steady = false;
   waits_.set(node.id, {});
-  network_.node_crashed(node.id);
-  checker_.node_lost(index, node.life);
+  network_.crash_node(node.id);
+  checker_.note_node_loss(index, node.life);
   for (Request& request : requests_) {
     if (request.node != index || request.node_life != node.life) continue;
     if (!request.answered) request.abandoned = true;
@@ -145,14 +145,14 @@ void Cluster::stall_way(std::size_t from, std::size_t to, Duration duration) {
 }
 
 void Cluster::jump_clock(std::size_t index, Duration ahead) {
-  in_turn(index, nodes_[index]->life,
-          [this, ahead](Node& node) {
-            trace(node, "'s clock jumps");
-            node.clock_ahead = node.clock_ahead + ahead;
-            node.timer.reset();
-            node.engine->handle_timeout(clock_of(node));
-          },
-          {});
+  run_in_turn(index, nodes_[index]->life,
+              [this, ahead](Node& node) {
+                trace(node, "'s clock jumps");
+                node.clock_ahead = node.clock_ahead + ahead;
+                node.timer.reset();
+                node.engine->handle_timeout(clock_of(node));
+              },
+              {});
 }
 
 void Cluster::report_death(std::size_t to, NodeId of, Incarnation life) {
@@ -161,7 +161,7 @@ void Cluster::report_death(std::size_t to, NodeId of, Incarnation life) {
 }
 
 // Cuts the two nodes off from each other. After `until_told` the view drops the younger one.
-void Cluster::part(std::size_t elder, std::size_t younger, Duration until_told) {
+void Cluster::separate(std::size_t elder, std::size_t younger, Duration until_told) {
   Node& a = *nodes_[elder];
   Node& b = *nodes_[younger];
   if (elder == younger || !a.alive || !b.alive) return;
@@ -186,21 +186,22 @@ void Cluster::set_rate(std::size_t node, std::uint64_t rate_bytes_per_s) {
 void Cluster::publish_view() {
   view_.epoch = Epoch{view_.epoch.value + 1};
   for (const Member& member : view_.members) {
-    const Node& told = node_of(member.node);
+    const Node& receiver = node_of(member.node);
     timeline_.after(some(config_.view_delay_max),
-                    [this, view = view_, index = told.index, life = member.incarnation] {
-                      in_turn(index, life,
-                              [this, view](Node& node) {
-                                if (node.told >= view.epoch) return;
-                                node.told = view.epoch;
-                                node.fences.view_told(view.epoch);
-                                trace(node, "hears of view " + std::to_string(view.epoch.value));
-                                node.engine->handle_command({ClientId{0}, RequestId{0}, view},
-                                                            clock_of(node));
-                              },
-                              {});
+                    [this, view = view_, index = receiver.index, life = member.incarnation] {
+                      run_in_turn(index, life,
+                                  [this, view](Node& node) {
+                                    if (node.known_epoch >= view.epoch) return;
+                                    node.known_epoch = view.epoch;
+                                    node.fences.note_view(view.epoch);
+                                    trace(node,
+                                          "hears of view " + std::to_string(view.epoch.value));
+                                    node.engine->handle_command({ClientId{0}, RequestId{0}, view},
+                                                                clock_of(node));
+                                  },
+                                  {});
                     },
-                    {Stream::Kind::kView, 0, told.id.value});
+                    {Stream::Kind::kView, 0, receiver.id.value});
   }
 }
 
@@ -270,7 +271,7 @@ bool Cluster::run_until_answered(const Request& request, Duration limit) {
 }
 
 void Cluster::finish() {
-  calm();
+  end_jitter();
   std::map<ObjectId, std::size_t> objects;
   std::map<ObjectId, Incarnation> attempts;
   const auto alive =

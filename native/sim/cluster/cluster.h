@@ -30,14 +30,14 @@ class Cluster final : private ClusterTables, private NetworkUser {
   Request& reduce(std::size_t node, const ObjectId& target, const ReduceOptions& options);
   void confirm(Request& reduce, std::uint32_t index, const ObjectId& source);
   void announce(Request& reduce, std::uint32_t index, const ObjectId& source);  // unconfirmed
-  void give_up(Request& reduce, std::uint32_t index);  // this source will never come
-  void release(Request& get);                          // does nothing if nothing is pinned
+  void fail_source(Request& reduce, std::uint32_t index);  // this source will never come
+  void release(Request& get);                              // does nothing if nothing is pinned
   void cancel(Request& request);
   void kill_client(std::size_t node, ClientId client);
   Request& orphan(std::size_t node, const ObjectId& object, Incarnation upto = {});
   void drain(std::size_t node);
   // Returns how often the node has reported that it holds no only copy.
-  [[nodiscard]] std::uint64_t drained(std::size_t node) const { return nodes_[node]->drained; }
+  [[nodiscard]] std::uint64_t drain_count(std::size_t node) const { return nodes_[node]->drained; }
   // Returns the objects that the node's engine lists. Cost: a turn of that node.
   std::vector<ObjectRow> objects(std::size_t node, std::uint64_t limit = 1000);
 
@@ -50,15 +50,15 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void stall_link(std::size_t a, std::size_t b, Duration duration);
   void stall_way(std::size_t from, std::size_t to, Duration duration);
   void jump_clock(std::size_t node, Duration ahead);
-  void report_death(std::size_t to, NodeId of, Incarnation life);          // true or not
-  void part(std::size_t elder, std::size_t younger, Duration until_told);  // younger dies
+  void report_death(std::size_t to, NodeId of, Incarnation life);              // true or not
+  void separate(std::size_t elder, std::size_t younger, Duration until_told);  // younger dies
   void set_rate(std::size_t node, std::uint64_t rate_bytes_per_s);
   // The lying member stops its lies and dies.
   void end_lies();
-  [[nodiscard]] std::uint64_t lies_told() const { return lies_told_; }
+  [[nodiscard]] std::uint64_t lie_count() const { return lies_told_; }
   [[nodiscard]] bool is_honest(const ObjectId& object) const;
   void fail_disks(std::uint32_t per_mille) { config_.disk_faults_per_mille = per_mille; }
-  void calm() { network_.calm(); }
+  void end_jitter() { network_.end_jitter(); }
   // ---- time ----
   void run_for(Duration duration);
   bool run_until(const std::function<bool()>& holds, Duration limit);
@@ -93,8 +93,8 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void trace(const Node& node, const std::string& text);
 
   // cluster_turns.cc
-  void in_turn(std::size_t index, Incarnation life, const std::function<void(Node&)>& what,
-               const Origin& origin);
+  void run_in_turn(std::size_t index, Incarnation life, const std::function<void(Node&)>& what,
+                   const Origin& origin);
   void drive(Node& node);
   void count_turn(Node& node, bool is_idle);
   [[nodiscard]] std::optional<Instant> due_of(const Node& node) const;
@@ -102,9 +102,9 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void end_turn(Node& node);
   void wake(Node& node, Instant when);
   void take_turn(Node& node);
-  void act(Node& node);
-  void rest(Node& node);
-  void later(Node& node, Duration taken, void (Cluster::*step)(Node&));
+  void perform_some(Node& node);
+  void finish_turn(Node& node);
+  void continue_later(Node& node, Duration taken, void (Cluster::*step)(Node&));
 
   // cluster_io.cc: deeds of an engine, and what the network brings
   void perform(Node& node, const Action& action);
@@ -112,18 +112,18 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void send_frame(Node& node, NodeId to, const Message& message, std::span<const std::byte> payload,
                   std::uint32_t hops);
   LinkLayouts* layouts_of(Node& node, NodeId peer, std::uint64_t life);
-  void give_to_disk(Node& node, const SpillJob& job);
+  void submit_to_disk(Node& node, const SpillJob& job);
   std::string move_on_disk(Node& node, const SpillJob& job);
   void fold(Node& node, const Fold& action);
   void finish(Node& node, const Finish& action);
-  void hear(NodeId id, Message said, MessageIn handed, std::uint32_t hops = 0);
+  void handle_message(NodeId id, Message received, MessageIn handed, std::uint32_t hops = 0);
   void land(Node& node, NodeId from, const ByteVector& frame, std::uint32_t hops);
-  void frame_arrived(NodeId, NodeId, ConnectionKind, ByteVector frame, std::uint32_t hops) override;
-  std::pair<ByteVector, std::uint32_t> block_frame(NodeId node, const SendBlock& block) override;
-  void block_sent(NodeId node, const BlockSent& sent) override;
-  void link_up(NodeId node, NodeId peer, Incarnation incarnation, std::uint64_t life) override;
-  void link_down(NodeId node, NodeId peer) override;
-  void peer_dead(NodeId node, NodeId peer, Incarnation incarnation) override;
+  void handle_frame(NodeId, NodeId, ConnectionKind, ByteVector frame, std::uint32_t hops) override;
+  std::pair<ByteVector, std::uint32_t> read_block(NodeId node, const SendBlock& block) override;
+  void handle_block_sent(NodeId node, const BlockSent& sent) override;
+  void handle_link_up(NodeId node, NodeId peer, Incarnation, std::uint64_t life) override;
+  void handle_link_down(NodeId node, NodeId peer) override;
+  void handle_peer_dead(NodeId node, NodeId peer, Incarnation incarnation) override;
   std::span<std::byte> bytes_at(Node& node, const Extent& extent);
 
   // cluster_lies.cc
@@ -139,8 +139,8 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void command(const Request& request, CommandBody body);
   void command(std::size_t node, Incarnation life, Command command);
   void reply(Node& node, const ReplyToClient& reply);
-  void answered(Request& request, const Reply& reply);
-  void write_on(Request& put);
+  void handle_answer(Request& request, const Reply& reply);
+  void continue_write(Request& put);
 
   Node& node_of(NodeId id) { return *nodes_[id.value - 1]; }
   [[nodiscard]] Instant clock_of(const Node& node) const { return now() + node.clock_ahead; }

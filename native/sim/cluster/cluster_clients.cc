@@ -30,31 +30,31 @@ void Cluster::command(std::size_t index, Incarnation life, Command said) {
   timeline_.after(
       config_.local_delay,
       [this, index, life, said = std::move(said)] {
-        in_turn(index, life,
-                [this, said](Node& node) {
-                  if (config_.trace) trace(node, describe(said));
-                  if (std::holds_alternative<ClientLostCommand>(said.body)) {
-                    node.engine->handle_command(said, clock_of(node));
-                    return;
-                  }
-                  ByteVector frame;
-                  encode(said, frame);
-                  auto header = decode_local_header(frame);
-                  auto decoded =
-                      decode_local_body(*header, std::span(frame).subspan(kLocalHeaderBytes));
-                  if (!decoded || !std::holds_alternative<Command>(*decoded)) {
-                    checker_.fail("a command does not decode");
-                    return;
-                  }
-                  node.hops_in = 0;
-                  auto& heard = std::get<Command>(*decoded);
-                  heard.client = said.client;
-                  if (auto* put = std::get_if<PutCommand>(&heard.body)) {
-                    put->payload = std::get<PutCommand>(said.body).payload;
-                  }
-                  node.engine->handle_command(heard, clock_of(node));
-                },
-                {});
+        run_in_turn(index, life,
+                    [this, said](Node& node) {
+                      if (config_.trace) trace(node, describe(said));
+                      if (std::holds_alternative<ClientLostCommand>(said.body)) {
+                        node.engine->handle_command(said, clock_of(node));
+                        return;
+                      }
+                      ByteVector frame;
+                      encode(said, frame);
+                      auto header = decode_local_header(frame);
+                      auto decoded =
+                          decode_local_body(*header, std::span(frame).subspan(kLocalHeaderBytes));
+                      if (!decoded || !std::holds_alternative<Command>(*decoded)) {
+                        checker_.fail("a command does not decode");
+                        return;
+                      }
+                      node.hops_in = 0;
+                      auto& heard = std::get<Command>(*decoded);
+                      heard.client = said.client;
+                      if (auto* put = std::get_if<PutCommand>(&heard.body)) {
+                        put->payload = std::get<PutCommand>(said.body).payload;
+                      }
+                      node.engine->handle_command(heard, clock_of(node));
+                    },
+                    {});
       },
       stream);
 }
@@ -71,7 +71,7 @@ Request& Cluster::put(std::size_t node, const ObjectId& object, const PutOptions
   for (Part& part : put.parts) part.size_bytes /= config_.network.stands_for;
   put.maps = options.maps && options.size_bytes > config_.engine.inline_bytes_max;
   put.bytes = content_of(object, options.incarnation, put.parts, options.rough);
-  checker_.put_started(put);
+  checker_.note_put(put);
   PutCommand body{object, options.incarnation, {}, {}};
   body.meta.size_bytes = options.size_bytes;
   body.meta.parts = parts;
@@ -94,7 +94,7 @@ Request& Cluster::get(std::size_t node, const ObjectId& object, bool exists, Cli
 Request& Cluster::erase(std::size_t node, const ObjectId& object, Incarnation upto) {
   Request& erase = ask(Verb::kDelete, node, ClientId{1}, object);
   erase.incarnation = upto;
-  checker_.delete_asked(object, now());
+  checker_.note_delete_request(object, now());
   command(erase, DeleteCommand{object, upto});
   return erase;
 }
@@ -107,7 +107,7 @@ Request& Cluster::reduce(std::size_t node, const ObjectId& target, const ReduceO
   reduce.deterministic = options.deterministic;
   reduce.share = options.share;
   reduce.parts = options.parts;
-  checker_.reduce_started(reduce);
+  checker_.note_reduce(reduce);
   reduces_[target] = &reduce;
   ReduceCommand body{target,
                      options.op,
@@ -136,7 +136,7 @@ void Cluster::announce(Request& reduce, std::uint32_t index, const ObjectId& sou
   command(reduce, ReduceSourceCommand{reduce.object, reduce.sources.back(), false});
 }
 
-void Cluster::give_up(Request& reduce, std::uint32_t index) {
+void Cluster::fail_source(Request& reduce, std::uint32_t index) {
   if (reduce.abandoned) return;
   reduce.sources.push_back({.index = index, .object = {}, .incarnation = {}, .failed = true});
   command(reduce, ReduceSourceCommand{reduce.object, reduce.sources.back()});
@@ -145,7 +145,7 @@ void Cluster::give_up(Request& reduce, std::uint32_t index) {
 void Cluster::release(Request& get) {
   if (!get.pinned) return;
   Node& node = *nodes_[get.node];
-  checker_.unpinned(get, bytes_at(node, get.fetched.extent));
+  checker_.check_release(get, bytes_at(node, get.fetched.extent));
   get.pinned = false;
   if (config_.canary == Canary::kForgetRelease && ++canary_deeds_ == 1) return;
   command(get, ReleaseCommand{get.object, get.fetched.incarnation});
@@ -176,30 +176,30 @@ void Cluster::kill_client(std::size_t index, ClientId client) {
 Request& Cluster::orphan(std::size_t node, const ObjectId& object, Incarnation upto) {
   Request& orphan = ask(Verb::kOrphan, node, ClientId{1}, object);
   orphan.incarnation = upto;
-  checker_.orphaned(object);
+  checker_.note_orphan(object);
   command(orphan, OrphanCommand{object, upto});
   return orphan;
 }
 
 void Cluster::drain(std::size_t index) {
-  in_turn(index, nodes_[index]->life,
-          [this](Node& node) {
-            trace(node, "drains");
-            node.is_steady = false;
-            checker_.drains(node.index, node.life);
-            node.engine->handle_command({ClientId{0}, RequestId{0}, DrainCommand{}},
-                                        clock_of(node));
-          },
-          {});
+  run_in_turn(index, nodes_[index]->life,
+              [this](Node& node) {
+                trace(node, "drains");
+                node.is_steady = false;
+                checker_.note_drain(node.index, node.life);
+                node.engine->handle_command({ClientId{0}, RequestId{0}, DrainCommand{}},
+                                            clock_of(node));
+              },
+              {});
 }
 
 std::vector<ObjectRow> Cluster::objects(std::size_t index, std::uint64_t limit) {
-  in_turn(index, nodes_[index]->life,
-          [this, limit](Node& node) {
-            node.engine->handle_command({ClientId{0}, RequestId{0}, ListCommand{limit, 0}},
-                                        clock_of(node));
-          },
-          {});
+  run_in_turn(index, nodes_[index]->life,
+              [this, limit](Node& node) {
+                node.engine->handle_command({ClientId{0}, RequestId{0}, ListCommand{limit, 0}},
+                                            clock_of(node));
+              },
+              {});
   return std::exchange(listed_, {}).objects;
 }
 
@@ -248,12 +248,12 @@ void Cluster::reply(Node& node, const ReplyToClient& said) {
                         request->bytes.assign(mapped.begin(), mapped.end());
                       }
                     }
-                    answered(*request, heard);
+                    handle_answer(*request, heard);
                   },
                   {Stream::Kind::kAtOnce});
 }
 
-void Cluster::answered(Request& request, const Reply& reply) {
+void Cluster::handle_answer(Request& request, const Reply& reply) {
   if (request.answered) {
     // Each progress report of a put that has failed already is answered by its error once more.
     const bool again =
@@ -267,7 +267,7 @@ void Cluster::answered(Request& request, const Reply& reply) {
       checker_.fail("a reservation is too small: " + name_of(request));
     }
     if (request.cancelled) request.abandoned = true;
-    write_on(request);
+    continue_write(request);
     return;
   }
   request.answered = now();
@@ -275,7 +275,7 @@ void Cluster::answered(Request& request, const Reply& reply) {
     request.error = *error;
     if (request.maps)
       command(request, CancelCommand{request.object});  // it has unmapped what it wrote
-    checker_.failed(request, now());
+    checker_.check_error(request, now());
   } else if (const auto* fetched = std::get_if<Fetched>(&reply)) {
     request.fetched = *fetched;
     for (Part& part : request.fetched.meta.parts) part.size_bytes /= config_.network.stands_for;
@@ -284,21 +284,21 @@ void Cluster::answered(Request& request, const Reply& reply) {
     if (config_.canary == Canary::kScribble && fetched->mapped && ++canary_deeds_ == 1) {
       bytes_at(*nodes_[request.node], fetched->extent)[0] ^= std::byte{1};
     }
-    checker_.fetched(request, now());
-    if (request.verb == Verb::kPut) checker_.put_sealed(request, now());
+    checker_.check_get(request, now());
+    if (request.verb == Verb::kPut) checker_.note_seal(request, now());
   } else if (const auto* reduced = std::get_if<Reduced>(&reply)) {
     request.members = reduced->members;
-    checker_.reduced(request);
+    checker_.check_result(request);
   } else if (request.verb == Verb::kPut) {
-    checker_.put_sealed(request, now());
+    checker_.note_seal(request, now());
   } else if (request.verb == Verb::kDelete && std::holds_alternative<Done>(reply)) {
-    checker_.deleted(request);
+    checker_.note_delete(request);
   }
 }
 
 // A client fills the range of its large put step by step, and says how far it is. Only the last
 // report asks for an answer, under an id of its own.
-void Cluster::write_on(Request& put) {
+void Cluster::continue_write(Request& put) {
   if (put.abandoned || put.cancelled || put.answered) return;
   Node& node = *nodes_[put.node];
   const std::uint64_t step =
@@ -327,7 +327,7 @@ void Cluster::write_on(Request& put) {
         }
         const WroteCommand wrote{put.object, put.incarnation, upto, is_last && put.maps};
         command(put.node, put.node_life, {put.client, is_last ? put.sealing : RequestId{}, wrote});
-        if (!is_last) write_on(put);
+        if (!is_last) continue_write(put);
       },
       {Stream::Kind::kAtOnce});
 }

@@ -80,13 +80,13 @@ void Cluster::perform(Node& node, const Action& action) {
             if (config_.canary == Canary::kSendTwice && ++canary_deeds_ == 2) perform(node, a);
           },
           [&](const OpenReceive& a) {
-            if (config_.turns.are_real) node.fences.turn_ended();  // in which it was decided
-            checker_.check_fence(node.index,
-                                 node.fences.opened(a, config_.lies_per_mille > 0 || config_.liar));
+            if (config_.turns.are_real) node.fences.end_turn();  // in which it was decided
+            checker_.check_fence(
+                node.index, node.fences.check_open(a, config_.lies_per_mille > 0 || config_.liar));
             node.receives[{a.from, a.transfer}] = {a, std::vector<bool>(a.meta.block_count())};
           },
           [&](const CloseReceive& a) {
-            node.fences.closed(a);
+            node.fences.note_close(a);
             node.receives.erase({a.from, a.transfer});
           },
           [&](const Fold& a) { fold(node, a); },
@@ -109,14 +109,14 @@ void Cluster::perform(Node& node, const Action& action) {
                             {Stream::Kind::kReport, node.id.value, 0});
           },
           [&](const ReportDrained&) { ++node.drained; },
-          [&](const SpillJob& a) { give_to_disk(node, a); },
+          [&](const SpillJob& a) { submit_to_disk(node, a); },
           [&](const TellListing& a) { listed_ = a.listing; },
       },
       action);
 }
 
 // A disk does one job after the other, and goes on while its node is paused.
-void Cluster::give_to_disk(Node& node, const SpillJob& job) {
+void Cluster::submit_to_disk(Node& node, const SpillJob& job) {
   const Duration taken{
       static_cast<std::int64_t>(job.arena.size_bytes * 1'000'000'000 / config_.disk_bytes_per_s)};
   node.disk_free_at = std::max(node.disk_free_at, now()) + taken;
@@ -125,12 +125,12 @@ void Cluster::give_to_disk(Node& node, const SpillJob& job) {
     if (!done.alive || done.life != life) return;
     const SpillDone answer{job.spill, move_on_disk(done, job)};
     if (job.way == SpillWay::kFree) return;
-    in_turn(index, life,
-            [this, answer](Node& awake) {
-              if (config_.trace) trace(awake, describe(IoEvent{answer}));
-              awake.engine->handle_io(answer, clock_of(awake));
-            },
-            {});
+    run_in_turn(index, life,
+                [this, answer](Node& awake) {
+                  if (config_.trace) trace(awake, describe(IoEvent{answer}));
+                  awake.engine->handle_io(answer, clock_of(awake));
+                },
+                {});
   });
 }
 
@@ -154,7 +154,7 @@ std::string Cluster::move_on_disk(Node& node, const SpillJob& job) {
     return {};
   }
   if (fails) {
-    checker_.copy_lost(job.object, node.index, node.life);
+    checker_.note_copy_loss(job.object, node.index, node.life);
     return "input/output error";
   }
   const auto at = node.disk.find(job.file.offset);
@@ -194,7 +194,7 @@ void Cluster::send_frame(Node& node, NodeId to, const Message& message,
   ByteVector frame;
   const auto life = network_.life_to_send(node.id, to);
   LinkLayouts* layouts = life ? layouts_of(node, to, *life) : nullptr;
-  encode(message, payload.size(), frame, layouts != nullptr ? &layouts->said : nullptr);
+  encode(message, payload.size(), frame, layouts != nullptr ? &layouts->sent : nullptr);
   frame.insert(frame.end(), payload.begin(), payload.end());
   allow(node, message);
   ++node.load.messages_sent;
@@ -234,7 +234,7 @@ void Cluster::finish(Node& node, const Finish& action) {
 
 // ---- what leaves ----
 
-std::pair<ByteVector, std::uint32_t> Cluster::block_frame(NodeId from, const SendBlock& block) {
+std::pair<ByteVector, std::uint32_t> Cluster::read_block(NodeId from, const SendBlock& block) {
   Node& node = node_of(from);
   const auto payload = bytes_at(node, block.extent);
   BlockHeader header = block.header;
@@ -247,7 +247,7 @@ std::pair<ByteVector, std::uint32_t> Cluster::block_frame(NodeId from, const Sen
   return {std::move(frame), node.hops.of(block.extent)};
 }
 
-void Cluster::block_sent(NodeId id, const BlockSent& sent) {
+void Cluster::handle_block_sent(NodeId id, const BlockSent& sent) {
   handle_io(id, sent, {Origin::Lane::kSent, sent.to});
 }
 
@@ -255,7 +255,7 @@ void Cluster::block_sent(NodeId id, const BlockSent& sent) {
 
 void Cluster::handle_io(NodeId id, IoEvent event, const Origin& origin) {
   const Node& node = node_of(id);
-  in_turn(
+  run_in_turn(
       node.index, node.life,
       [this, event = std::move(event)](Node& awake) {
         if (config_.trace) trace(awake, describe(event));
@@ -264,25 +264,26 @@ void Cluster::handle_io(NodeId id, IoEvent event, const Origin& origin) {
       origin);
 }
 
-void Cluster::link_up(NodeId node, NodeId peer, Incarnation incarnation, std::uint64_t life) {
-  const Node& told = node_of(node);
-  in_turn(told.index, told.life,
-          [this, up = LinkUp{peer, incarnation}, life](Node& awake) {
-            network_.hear(awake.id, up.node, life);
-            if (config_.trace) trace(awake, describe(IoEvent{up}));
-            awake.engine->handle_io(up, clock_of(awake));
-          },
-          {Origin::Lane::kNotice, peer, 0, Origin::Link::kGoesUp});
+void Cluster::handle_link_up(NodeId node, NodeId peer, Incarnation incarnation,
+                             std::uint64_t life) {
+  const Node& receiver = node_of(node);
+  run_in_turn(receiver.index, receiver.life,
+              [this, up = LinkUp{peer, incarnation}, life](Node& awake) {
+                network_.note_life(awake.id, up.node, life);
+                if (config_.trace) trace(awake, describe(IoEvent{up}));
+                awake.engine->handle_io(up, clock_of(awake));
+              },
+              {Origin::Lane::kNotice, peer, 0, Origin::Link::kGoesUp});
 }
-void Cluster::link_down(NodeId node, NodeId peer) {
+void Cluster::handle_link_down(NodeId node, NodeId peer) {
   handle_io(node, LinkDown{peer}, {Origin::Lane::kNotice, peer, 0, Origin::Link::kGoesDown});
 }
-void Cluster::peer_dead(NodeId node, NodeId peer, Incarnation incarnation) {
+void Cluster::handle_peer_dead(NodeId node, NodeId peer, Incarnation incarnation) {
   handle_io(node, PeerDead{peer, incarnation, !config_.doubts_deaths}, notice_of(peer));
 }
 
-void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVector frame,
-                            std::uint32_t hops) {
+void Cluster::handle_frame(NodeId id, NodeId from, ConnectionKind kind, ByteVector frame,
+                           std::uint32_t hops) {
   Node& node = node_of(id);
   if (config_.lies_per_mille > 0 && !lie(id, from, kind, frame)) return;
   auto header = decode_header(frame);
@@ -292,7 +293,7 @@ void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVec
   }
   if (kind == ConnectionKind::kBulk) {
     const Origin origin{Origin::Lane::kBulk, from, frame.size()};
-    in_turn(
+    run_in_turn(
         node.index, node.life,
         [this, from, frame = std::move(frame), hops](Node& awake) {
           land(awake, from, frame, hops);
@@ -303,7 +304,7 @@ void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVec
   const auto rest = std::span<const std::byte>(frame).subspan(kFrameHeaderBytes);
   LinkLayouts* layouts = layouts_of(node, from, network_.life_of(id, from));
   auto decoded = decode_body(*header, rest.first(header->body_bytes),
-                             layouts != nullptr ? &layouts->heard : nullptr);
+                             layouts != nullptr ? &layouts->received : nullptr);
   if (!decoded || !std::holds_alternative<Message>(*decoded)) {
     checker_.fail("a message does not decode: " + (decoded ? "link frame" : decoded.error().text));
     return;
@@ -316,28 +317,29 @@ void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVec
   const bool forgets = config_.canary == Canary::kForgetEarlyClaim;
   if (forgets && is_early_claim(heard, canary_deeds_)) return;
   if (config_.canary == Canary::kRenewLease) renew_lease(id, heard);
-  Message said = heard.message;
-  hear(id, std::move(said), std::move(heard), hops);
+  Message received = heard.message;
+  handle_message(id, std::move(received), std::move(heard), hops);
 }
 
-// `said` by the wire, and the engine is `handed` it, or what a canary makes of it.
-void Cluster::hear(NodeId id, Message said, MessageIn handed, std::uint32_t hops) {
+// `received` by the wire, and the engine is `handed` it, or what a canary makes of it.
+void Cluster::handle_message(NodeId id, Message received, MessageIn handed, std::uint32_t hops) {
   const Node& node = node_of(id);
   const Origin origin{Origin::Lane::kControl, handed.from, handed.payload.size()};
-  in_turn(
+  run_in_turn(
       node.index, node.life,
-      [this, said = std::move(said), handed = std::move(handed), hops](Node& awake) mutable {
+      [this, received = std::move(received), handed = std::move(handed),
+       hops](Node& awake) mutable {
         ++awake.load.messages_heard;
         awake.hops_in = hops;
         awake.load.last_heard = now();
         if (config_.trace) trace(awake, describe(IoEvent{handed}));
-        const bool is_void = awake.fences.is_void(said);
+        const bool is_void = awake.fences.is_void(received);
         const std::uint64_t stale = is_void ? awake.engine->stats().messages_stale : 0;
         const bool obeys = config_.canary == Canary::kObeyOldView && is_void;
-        if (obeys) handed.message.view_epoch = awake.told;
+        if (obeys) handed.message.view_epoch = awake.known_epoch;
         awake.engine->handle_io(std::move(handed), clock_of(awake));
         const bool is_taken = !is_void || awake.engine->stats().messages_stale == stale;
-        checker_.check_fence(awake.index, awake.fences.heard(said, is_taken));
+        checker_.check_fence(awake.index, awake.fences.check_message(received, is_taken));
       },
       origin);
 }
@@ -363,7 +365,7 @@ void Cluster::land(Node& node, NodeId from, const ByteVector& frame, std::uint32
     return;
   }
   if (at == node.receives.end()) return;
-  checker_.check_fence(node.index, node.fences.landed(from, *block));
+  checker_.check_fence(node.index, node.fences.check_block(from, *block));
   const OpenReceive& open = at->second.opened;
   const BlockIndex index{static_cast<std::uint32_t>(block->offset / open.meta.block_bytes)};
   const std::uint32_t place = index.value / open.stripe_count;

@@ -103,9 +103,10 @@ void Cluster::renew_lease(NodeId receiver, const MessageIn& heard) {
   if (!std::holds_alternative<Grant>(heard.message.body)) return;
   MessageIn forged = heard;
   ++std::get<Grant>(forged.message.body).lease.value;
-  timeline_.after(config_.local_delay,
-                  [this, receiver, said = heard.message, forged] { hear(receiver, said, forged); },
-                  {Stream::Kind::kNotice, heard.from.value, receiver.value});
+  timeline_.after(
+      config_.local_delay,
+      [this, receiver, said = heard.message, forged] { handle_message(receiver, said, forged); },
+      {Stream::Kind::kNotice, heard.from.value, receiver.value});
 }
 
 // ---- one member that lies ----
@@ -162,7 +163,7 @@ void Cluster::tell_lie(Node& node) {
   pools.transfers.insert(pools.transfers.end(), overheard_transfers_.begin(),
                          overheard_transfers_.end());
   Liar liar(std::move(pools), [this] { return static_cast<std::uint8_t>(lying_.next() >> 32); });
-  auto said = liar.message(node.id, node.told);
+  auto said = liar.message(node.id, node.known_epoch);
   const auto to = lying_.below(nodes_.size());
   if (!said || to == node.index) return;
   // A port takes all frames in one queue, so lies that fill it would delay honest frames.

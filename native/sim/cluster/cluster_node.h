@@ -29,7 +29,7 @@ struct OpenedReceive {
 // The layouts that each end of a connection has sent to the other, in one life of their link.
 struct LinkLayouts {
   std::uint64_t life = 0;
-  wire::Layouts said, heard;
+  wire::Layouts sent, received;
 };
 
 // The work of a node, over all its lives.
@@ -70,7 +70,7 @@ struct ClusterNode {
 
   std::optional<Instant> timer;  // when the next handle_timeout is posted for
   std::uint64_t drained = 0;     // how often its engine has said so
-  Epoch told;                    // epoch of the newest view that it has
+  Epoch known_epoch;             // epoch of the newest view that it has
   Fences fences;
   NodeLoad load;
   bool waits_differ = false;  // True if it has had a turn since the wait-for graph asked it

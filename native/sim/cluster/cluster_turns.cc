@@ -39,8 +39,8 @@ class Muted {
 }  // namespace
 
 // Runs `what` in a turn of the node, later where it is paused, never where that life is over.
-void Cluster::in_turn(std::size_t index, Incarnation life, const std::function<void(Node&)>& what,
-                      const Origin& origin) {
+void Cluster::run_in_turn(std::size_t index, Incarnation life,
+                          const std::function<void(Node&)>& what, const Origin& origin) {
   Node& node = *nodes_[index];
   if (!node.alive || node.life != life) return;
   if (config_.turns.are_real) {
@@ -49,7 +49,7 @@ void Cluster::in_turn(std::size_t index, Incarnation life, const std::function<v
     return;
   }
   if (node.paused_until > now()) {
-    node.deferred.push_back([this, index, life, what] { in_turn(index, life, what, {}); });
+    node.deferred.push_back([this, index, life, what] { run_in_turn(index, life, what, {}); });
     return;
   }
   const Muted muted(checker_, is_liar(node.id));
@@ -70,9 +70,9 @@ void Cluster::drive(Node& node) {
                  if (late.life != life || late.timer != when)
                    return;  // an earlier one has replaced it
                  late.timer.reset();
-                 in_turn(index, life,
-                         [this](Node& awake) { awake.engine->handle_timeout(clock_of(awake)); },
-                         {});
+                 run_in_turn(index, life,
+                             [this](Node& awake) { awake.engine->handle_timeout(clock_of(awake)); },
+                             {});
                },
                {Stream::Kind::kTimer, 0, node.id.value});
 }
@@ -108,7 +108,7 @@ void Cluster::perform_all(Node& node) {
 }
 
 void Cluster::end_turn(Node& node) {
-  node.fences.turn_ended();
+  node.fences.end_turn();
   node.waits_differ = true;
   if (config_.check_every != 0 && node.load.turns % config_.check_every == 0) {
     node.engine->check_invariants();
@@ -154,11 +154,11 @@ void Cluster::take_turn(Node& node) {
   node.has_acted = false;
   node.actions_left = turns.limits.actions_max;
   node.bytes_left = turns.limits.bytes_max / 2;
-  act(node);
+  perform_some(node);
 }
 
 // Performs what the turn still may. An action that takes time is followed by the next one then.
-void Cluster::act(Node& node) {
+void Cluster::perform_some(Node& node) {
   const Muted muted(checker_, is_liar(node.id));
   const TurnConfig& turns = config_.turns;
   while (node.actions_left > 0 && node.bytes_left > 0) {
@@ -171,12 +171,12 @@ void Cluster::act(Node& node) {
     --node.actions_left;
     node.bytes_left -= std::min(node.bytes_left, bytes);
     const Duration taken = turns.per_action + turns.time_of(bytes);
-    if (taken.ns > 0) return later(node, taken, &Cluster::act);
+    if (taken.ns > 0) return continue_later(node, taken, &Cluster::perform_some);
   }
-  later(node, kTurnMin, &Cluster::rest);
+  continue_later(node, kTurnMin, &Cluster::finish_turn);
 }
 
-void Cluster::rest(Node& node) {
+void Cluster::finish_turn(Node& node) {
   const Muted muted(checker_, is_liar(node.id));
   node.is_busy = false;
   end_turn(node);
@@ -185,12 +185,12 @@ void Cluster::rest(Node& node) {
 }
 
 // The turn goes on after so long; when the node is paused, after that.
-void Cluster::later(Node& node, Duration taken, void (Cluster::*step)(Node&)) {
+void Cluster::continue_later(Node& node, Duration taken, void (Cluster::*step)(Node&)) {
   const Instant when = std::max(now() + taken, node.paused_until);
   timeline_.at(when, [this, index = node.index, life = node.life, step] {
     Node& awake = *nodes_[index];
     if (!awake.alive || awake.life != life) return;
-    if (awake.paused_until > now()) return later(awake, {}, step);
+    if (awake.paused_until > now()) return continue_later(awake, {}, step);
     (this->*step)(awake);
   });
 }

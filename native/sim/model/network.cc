@@ -19,7 +19,7 @@ Duration Network::some(Duration most) {
 
 // ---- lives of nodes ----
 
-void Network::node_started(NodeId node, Incarnation incarnation) {
+void Network::start_node(NodeId node, Incarnation incarnation) {
   Port& port = ports_[node];
   if (port.rate_bytes_per_s == 0) port.rate_bytes_per_s = config_.rate_bytes_per_s;
   port.incarnation = incarnation;
@@ -32,7 +32,7 @@ void Network::node_started(NodeId node, Incarnation incarnation) {
   }
 }
 
-void Network::node_crashed(NodeId node) {
+void Network::crash_node(NodeId node) {
   Port& port = ports_[node];
   port.alive = false;
   port.queues.clear();
@@ -47,11 +47,11 @@ void Network::node_crashed(NodeId node) {
     timeline_.after(
         some(kNoticeMax), [this, node, peer, life] { lower(peer, node, life); },
         notice(peer, node));
-    if (other.peer == port.incarnation) tell_death(peer, node, other.peer);
+    if (other.peer == port.incarnation) report_death(peer, node, other.peer);
   }
 }
 
-void Network::tell_death(NodeId node, NodeId peer, Incarnation incarnation) {
+void Network::report_death(NodeId node, NodeId peer, Incarnation incarnation) {
   const Incarnation life_of_node = ports_[node].incarnation;
   const Duration delay = config_.detection + some(config_.detection);
   timeline_.after(
@@ -61,7 +61,7 @@ void Network::tell_death(NodeId node, NodeId peer, Incarnation incarnation) {
         if (!ports_[node].alive || ports_[node].incarnation != life_of_node) return;
         if (!own.wanted || own.peer != incarnation) return;
         if (own.up) lower(node, peer, own.life);
-        user_.peer_dead(node, peer, incarnation);
+        user_.handle_peer_dead(node, peer, incarnation);
       },
       notice(node, peer));
 }
@@ -76,7 +76,7 @@ void Network::connect(NodeId node, NodeId peer, Incarnation incarnation) {
   const bool is_past =
       port.incarnation > incarnation || (port.incarnation == incarnation && !port.alive);
   if (is_past) {
-    tell_death(node, peer, incarnation);
+    report_death(node, peer, incarnation);
   } else {
     dial(node, peer);
   }
@@ -103,15 +103,15 @@ void Network::dial(NodeId a, NodeId b) {
   both.dialling = true;
   const std::uint64_t life = ++both.life;
   timeline_.after(
-      config_.redial + some(config_.redial), [this, a, b, life] { established(a, b, life); },
+      config_.redial + some(config_.redial), [this, a, b, life] { establish(a, b, life); },
       notice(a, b));
 }
 
-void Network::established(NodeId a, NodeId b, std::uint64_t life) {
+void Network::establish(NodeId a, NodeId b, std::uint64_t life) {
   Link& both = link(a, b);
   const Instant moves = std::max(both.stalled_until[a], both.stalled_until[b]);
   if (moves > timeline_.now()) {
-    timeline_.at(moves, [this, a, b, life] { established(a, b, life); });
+    timeline_.at(moves, [this, a, b, life] { establish(a, b, life); });
     return;
   }
   both.dialling = false;
@@ -134,7 +134,7 @@ void Network::established(NodeId a, NodeId b, std::uint64_t life) {
     if (now.life != life || !own.wanted || own.up || !ports_[node].alive) return;
     own.up = true;
     own.life = life;
-    user_.link_up(node, peer, own.peer, life);
+    user_.handle_link_up(node, peer, own.peer, life);
   };
   const bool is_first = prng_.chance(50);
   const NodeId first = is_first ? a : b;
@@ -150,7 +150,7 @@ void Network::lower(NodeId node, NodeId peer, std::uint64_t life) {
   if (own.up && own.life <= life) {
     own.up = false;
     ports_[node].queues.erase(peer);
-    if (ports_[node].alive) user_.link_down(node, peer);
+    if (ports_[node].alive) user_.handle_link_down(node, peer);
   }
   dial(node, peer);
 }
@@ -239,7 +239,7 @@ Duration Network::time_on_port(const Frame& frame, const Port& port) const {
 }
 
 void Network::transmit(Frame frame) {
-  if (frame.block) std::tie(frame.bytes, frame.hops) = user_.block_frame(frame.from, *frame.block);
+  if (frame.block) std::tie(frame.bytes, frame.hops) = user_.read_block(frame.from, *frame.block);
   const Duration taken = time_on_port(frame, ports_[frame.from]);
   const Incarnation sender = ports_[frame.from].incarnation;
   ++frames_;
@@ -247,12 +247,12 @@ void Network::transmit(Frame frame) {
                   [this, taken, sender, moved = std::move(frame)]() mutable {
                     const Port& port = ports_[moved.from];
                     if (port.alive && port.incarnation == sender)
-                      transmitted(std::move(moved), taken);
+                      finish_transmission(std::move(moved), taken);
                   },
                   {Stream::Kind::kAtOnce});
 }
 
-void Network::transmitted(Frame frame, Duration taken) {
+void Network::finish_transmission(Frame frame, Duration taken) {
   const NodeId from = frame.from;
   ports_[from].sending = false;
   const End& own = end(from, frame.to);
@@ -266,17 +266,18 @@ void Network::transmitted(Frame frame, Duration taken) {
     last = std::max(last, timeline_.now() + config_.latency +
                               other.late[static_cast<std::size_t>(frame.kind)] +
                               some(config_.jitter_max));
-    timeline_.at(
-        last,
-        [this, taken, moved = std::move(frame)]() mutable { at_ingress(std::move(moved), taken); },
-        {Stream::Kind::kAtOnce});
-    if (sent) user_.block_sent(from, *sent);
+    timeline_.at(last,
+                 [this, taken, moved = std::move(frame)]() mutable {
+                   enter_ingress(std::move(moved), taken);
+                 },
+                 {Stream::Kind::kAtOnce});
+    if (sent) user_.handle_block_sent(from, *sent);
   }
   kick(from);
 }
 
 // The last byte is here at the earliest; the receiver's port may still be busy with others.
-void Network::at_ingress(Frame frame, Duration taken) {
+void Network::enter_ingress(Frame frame, Duration taken) {
   Port& port = ports_[frame.to];
   const Instant now = timeline_.now();
   const Instant begin = std::max(Instant{now.ns - taken.ns}, port.ingress_free);
@@ -297,7 +298,7 @@ void Network::arrive(Frame frame) {
   }
   const End& own = end(frame.to, frame.from);
   if (!ports_[frame.to].alive || !own.up || own.life != frame.life) return;
-  user_.frame_arrived(frame.to, frame.from, frame.kind, std::move(frame.bytes), frame.hops + 1);
+  user_.handle_frame(frame.to, frame.from, frame.kind, std::move(frame.bytes), frame.hops + 1);
 }
 
 }  // namespace hoplite::sim

@@ -42,15 +42,15 @@ class NetworkUser {
  public:
   virtual ~NetworkUser() = default;
   // `hops`: the value that the sender gave to send().
-  virtual void frame_arrived(NodeId node, NodeId from, ConnectionKind kind, ByteVector frame,
-                             std::uint32_t hops) = 0;
+  virtual void handle_frame(NodeId node, NodeId from, ConnectionKind kind, ByteVector frame,
+                            std::uint32_t hops) = 0;
   // Returns header and bytes of a block, read from the arena now, and how many links they crossed.
-  virtual std::pair<ByteVector, std::uint32_t> block_frame(NodeId node, const SendBlock& block) = 0;
-  virtual void block_sent(NodeId node, const BlockSent& sent) = 0;
-  // `life`: of the link, for hear().
-  virtual void link_up(NodeId node, NodeId peer, Incarnation incarnation, std::uint64_t life) = 0;
-  virtual void link_down(NodeId node, NodeId peer) = 0;
-  virtual void peer_dead(NodeId node, NodeId peer, Incarnation incarnation) = 0;
+  virtual std::pair<ByteVector, std::uint32_t> read_block(NodeId node, const SendBlock& block) = 0;
+  virtual void handle_block_sent(NodeId node, const BlockSent& sent) = 0;
+  // `life`: of the link, for note_life().
+  virtual void handle_link_up(NodeId node, NodeId peer, Incarnation, std::uint64_t life) = 0;
+  virtual void handle_link_down(NodeId node, NodeId peer) = 0;
+  virtual void handle_peer_dead(NodeId node, NodeId peer, Incarnation incarnation) = 0;
 };
 
 class Network {
@@ -59,8 +59,8 @@ class Network {
       : config_(config), timeline_(timeline), user_(user), prng_(seed) {}
 
   // ---- a node's own deeds ----
-  void node_started(NodeId node, Incarnation incarnation);
-  void node_crashed(NodeId node);  // peers see LinkDown, then PeerDead
+  void start_node(NodeId node, Incarnation incarnation);
+  void crash_node(NodeId node);  // peers see LinkDown, then PeerDead
   void connect(NodeId node, NodeId peer, Incarnation incarnation);
   void disconnect(NodeId node, NodeId peer);
   // Control; dropped while the link is down. `hops`: links that its payload has crossed before.
@@ -69,7 +69,7 @@ class Network {
 
   // The node has heard of that life of the link; a paused node hears later. Frames that it sends
   // earlier answer an older life, so the network drops them.
-  void hear(NodeId node, NodeId peer, std::uint64_t life) { end(node, peer).heard = life; }
+  void note_life(NodeId node, NodeId peer, std::uint64_t life) { end(node, peer).heard = life; }
 
   // Returns the link's life, or nothing while the network drops the node's frames.
   [[nodiscard]] std::optional<std::uint64_t> life_to_send(NodeId node, NodeId to);
@@ -80,7 +80,7 @@ class Network {
   void stall_link(NodeId a, NodeId b, Duration duration);     // nothing moves, nothing is lost
   void stall_way(NodeId from, NodeId to, Duration duration);  // likewise, in one direction
   void set_rate(NodeId node, std::uint64_t rate_bytes_per_s);
-  void calm() { config_.jitter_max = {0}; }
+  void end_jitter() { config_.jitter_max = {0}; }
   [[nodiscard]] Instant busy_until(NodeId node) { return ports_[node].ingress_free; }
   [[nodiscard]] std::uint64_t frames() const { return frames_; }
 
@@ -126,16 +126,16 @@ class Network {
   Instant& stalled_until(NodeId from, NodeId to) { return link(from, to).stalled_until[from]; }
   Duration some(Duration most);
   void dial(NodeId a, NodeId b);
-  void established(NodeId a, NodeId b, std::uint64_t life);
+  void establish(NodeId a, NodeId b, std::uint64_t life);
   void lower(NodeId node, NodeId peer, std::uint64_t life);
-  void tell_death(NodeId node, NodeId peer, Incarnation incarnation);
+  void report_death(NodeId node, NodeId peer, Incarnation incarnation);
   void enqueue(Frame frame);
   void kick(NodeId node);
   std::deque<Frame>* next_queue(Port& port, NodeId node);
   [[nodiscard]] Duration time_on_port(const Frame& frame, const Port& port) const;
   void transmit(Frame frame);
-  void transmitted(Frame frame, Duration taken);
-  void at_ingress(Frame frame, Duration taken);
+  void finish_transmission(Frame frame, Duration taken);
+  void enter_ingress(Frame frame, Duration taken);
   void arrive(Frame frame);
 
   NetworkConfig config_;

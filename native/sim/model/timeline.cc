@@ -27,7 +27,7 @@ void Timeline::step() {
   event.what();
 }
 
-std::vector<Stream> Timeline::under_way() {
+std::vector<Stream> Timeline::streams_in_flight() {
   constexpr Stream kAtOnce{Stream::Kind::kAtOnce};
   const auto is_at_once = [&](const Event& e) { return e.stream.kind == kAtOnce.kind; };
   while (std::any_of(events_.begin(), events_.end(), is_at_once)) step(kAtOnce);

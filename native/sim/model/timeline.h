@@ -53,7 +53,7 @@ class Timeline {
 
   // ---- in any order. Time stands still but for timers, so that an order is all there is. ----
   // The streams that have an event, sorted; none where only timers are left. Runs all kAtOnce.
-  [[nodiscard]] std::vector<Stream> under_way();
+  [[nodiscard]] std::vector<Stream> streams_in_flight();
   // Runs the first event of a stream; of the timers the next one that is due.
   void step(const Stream& stream);
 

@@ -43,16 +43,16 @@ class Play {
   }
 
   // How many ways there are to go on; 0: this is the end.
-  [[nodiscard]] std::size_t choices() const { return under_way_.size() + victims_.size(); }
+  [[nodiscard]] std::size_t choices() const { return in_flight_.size() + victims_.size(); }
 
   void take(std::size_t choice) {
-    if (choice < under_way_.size()) {
-      const Stream stream = under_way_[choice];
-      told(stream);
+    if (choice < in_flight_.size()) {
+      const Stream stream = in_flight_[choice];
+      record(stream);
       cluster_.timeline().step(stream);
     } else {
-      const std::size_t victim = victims_[choice - under_way_.size()];
-      told({Stream::Kind::kAtOnce, 0, victim + 1});
+      const std::size_t victim = victims_[choice - in_flight_.size()];
+      record({Stream::Kind::kAtOnce, 0, victim + 1});
       ++deaths_;
       cluster_.crash(victim);
     }
@@ -62,7 +62,8 @@ class Play {
   // Returns a hash of the state: the messages that each node has heard, in which order and when.
   [[nodiscard]] std::uint64_t state() const {
     std::uint64_t hash = 0;
-    for (const auto& [node, heard] : told_) hash = mix64(hash ^ mix64(node ^ mix64(heard)));
+    for (const auto& [node, history] : histories_)
+      hash = mix64(hash ^ mix64(node ^ mix64(history)));
     return hash;
   }
 
@@ -111,16 +112,16 @@ class Play {
     cluster_.put(last, object_, again);
   }
 
-  void told(const Stream& stream) {
-    std::uint64_t& heard = told_[stream.to];
-    heard = mix64(heard ^ mix64(static_cast<std::uint64_t>(stream.kind) ^ mix64(stream.from)) ^
-                  mix64(static_cast<std::uint64_t>(cluster_.now().ns)));
+  void record(const Stream& stream) {
+    std::uint64_t& history = histories_[stream.to];
+    history = mix64(history ^ mix64(static_cast<std::uint64_t>(stream.kind) ^ mix64(stream.from)) ^
+                    mix64(static_cast<std::uint64_t>(cluster_.now().ns)));
   }
 
   // Runs timers while nothing is in flight, until there is a choice or no answer is owed.
   void wait_for_choices() {
-    under_way_ = cluster_.timeline().under_way();
-    while (under_way_.empty() && is_owed() && failures().empty()) {
+    in_flight_ = cluster_.timeline().streams_in_flight();
+    while (in_flight_.empty() && is_owed() && failures().empty()) {
       if (cluster_.now() - began_ > kAnswerBound || !cluster_.timeline().next_at()) {
         for (const Request& request : cluster_.requests()) {
           if (request.is_pending()) cluster_.checker().fail("never answered: " + name_of(request));
@@ -128,11 +129,11 @@ class Play {
         break;
       }
       cluster_.timeline().step(Stream{});
-      under_way_ = cluster_.timeline().under_way();
+      in_flight_ = cluster_.timeline().streams_in_flight();
     }
     victims_.clear();
-    if (!failures().empty()) under_way_.clear();
-    if (under_way_.empty() || deaths_ == world_.deaths) return;
+    if (!failures().empty()) in_flight_.clear();
+    if (in_flight_.empty() || deaths_ == world_.deaths) return;
     for (std::size_t node = 0; node < world_.nodes; ++node) {
       if (cluster_.is_alive(node)) victims_.push_back(node);
     }
@@ -154,10 +155,10 @@ class Play {
   ObjectId object_;
   Cluster cluster_;
   Instant began_{};
-  std::vector<Stream> under_way_;
+  std::vector<Stream> in_flight_;
   std::vector<std::size_t> victims_;
   std::uint32_t deaths_ = 0;
-  std::map<std::uint64_t, std::uint64_t> told_;  // by node; 0 is the view's keeper
+  std::map<std::uint64_t, std::uint64_t> histories_;  // by node; 0 is the view's keeper
 };
 
 struct Choice {

@@ -60,11 +60,11 @@ TEST(Timeline, StreamsKeepTheirOrderAndTimersComeLast) {
   timeline.after(5_ms, [&] { log += "3"; }, b);
   timeline.after(1_ms, [&] { log += "t"; });
   timeline.after(7_ms, [&] { log += "now"; }, {Stream::Kind::kAtOnce});
-  EXPECT_EQ(timeline.under_way(), (std::vector<Stream>{a, b}));
+  EXPECT_EQ(timeline.streams_in_flight(), (std::vector<Stream>{a, b}));
   const Instant before = timeline.now();
   for (const Stream& next : {a, b, a}) timeline.step(next);
   EXPECT_EQ(timeline.now(), before);
-  EXPECT_TRUE(timeline.under_way().empty());
+  EXPECT_TRUE(timeline.streams_in_flight().empty());
   timeline.step(Stream{});
   EXPECT_EQ(log, "now132t");
   EXPECT_EQ(timeline.now(), before + 1_ms);

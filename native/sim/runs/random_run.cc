@@ -82,7 +82,7 @@ class Run {
     RunResult result;
     result.failures = cluster_.checker().failures();
     result.events = cluster_.events();
-    result.lies = cluster_.lies_told();
+    result.lies = cluster_.lie_count();
     for (const Request& request : cluster_.requests()) {
       if (!request.answered) continue;
       ++result.answered;
@@ -304,7 +304,7 @@ class Run {
         if (made.has_value() && (all || prng_.chance(50))) {
           cluster_.confirm(*reduce, i, sources[i].object);
         } else if (!made.is_pending() && (all || (!made.has_value() && prng_.chance(50)))) {
-          cluster_.give_up(*reduce, i);
+          cluster_.fail_source(*reduce, i);
         }
       }
     }
@@ -332,7 +332,7 @@ class Run {
         break;
       case Fault::kReset:
         if (config_.doubts_deaths && live_nodes().size() > 1) {
-          cluster_.part(a, b, while_);
+          cluster_.separate(a, b, while_);
         } else if (a != b) {
           cluster_.reset_link(a, b);
         }
@@ -367,7 +367,7 @@ class Run {
   // ---- liveness ----
 
   void settle() {
-    cluster_.calm();
+    cluster_.end_jitter();
     if (config_.doubts_deaths) {  // nodes that were cut off hear which of them the view drops
       cluster_.run_for(kFaultMax * 2);
       last_fault_ = cluster_.now();

@@ -13,9 +13,9 @@ constexpr Duration kPastGrace = 6_s;
 class Leaving : public Scenario {
  protected:
   void drain_now(std::size_t node) {
-    const std::uint64_t before = cluster_->drained(node);
+    const std::uint64_t before = cluster_->drain_count(node);
     cluster_->drain(node);
-    EXPECT_TRUE(cluster_->run_until([&] { return cluster_->drained(node) > before; }, 10_s))
+    EXPECT_TRUE(cluster_->run_until([&] { return cluster_->drain_count(node) > before; }, 10_s))
         << cluster_->stats(node).sole_copies << " sole copies";
   }
   // Puts kA on node 0 and drains that node. Returns the node that keeps kA.
@@ -133,7 +133,7 @@ TEST_P(Leaving, OwnerThatKeepsItAgainSinceItsKeeperDiedIsNoLongerWaitedFor) {
   Cluster& cluster = start(3);
   const std::size_t first = put_and_drain();
   cluster.crash(first);
-  ASSERT_TRUE(cluster.run_until([&] { return cluster.drained(0) >= 2; }, 10_s));
+  ASSERT_TRUE(cluster.run_until([&] { return cluster.drain_count(0) >= 2; }, 10_s));
   const std::size_t second = 3 - first;
   EXPECT_TRUE(row_of(second)->pinned);
   cluster.run_for(kPastGrace);

@@ -10,7 +10,7 @@ const ObjectId kTarget = object_named(4);
 class Memory : public Scenario {
  protected:
   void expect_drained(std::size_t node, std::uint64_t times = 1, Duration limit = 10_s) {
-    EXPECT_TRUE(cluster_->run_until([&] { return cluster_->drained(node) >= times; }, limit))
+    EXPECT_TRUE(cluster_->run_until([&] { return cluster_->drain_count(node) >= times; }, limit))
         << cluster_->stats(node).sole_copies << " sole copies";
     EXPECT_EQ(cluster_->stats(node).sole_copies, 0U);
   }
@@ -379,7 +379,7 @@ TEST_P(Memory, NodeIsNotDrainedUntilSomebodyHasRoom) {
   put_now(1, kB, {.size_bytes = 150'000});
   cluster.drain(0);
   cluster.run_for(5_s);
-  EXPECT_EQ(cluster.drained(0), 0U);
+  EXPECT_EQ(cluster.drain_count(0), 0U);
   EXPECT_EQ(cluster.stats(0).sole_copies, 1U);
   EXPECT_TRUE(row_of(0, kA)->sole);
   cluster.erase(1, kB);

@@ -115,7 +115,7 @@ TEST_P(NetworkFaults, HomeThatDoesNotReachTheOnlyHolderTakesItFromNobodyElse) {
   for (std::size_t node = 1; node < 4; ++node) gets.push_back(&cluster.get(node, object));
   put_now(0, object, {.size_bytes = 2_MiB});
   cluster.run_for(40_ms);
-  cluster.part(0, 1, 5_s);
+  cluster.separate(0, 1, 5_s);
   gets.push_back(&cluster.get(4, object, true));
   for (Request* get : gets) expect_value(*get, 1_s);  // its own through one of those
 }
@@ -135,7 +135,7 @@ TEST_P(NetworkFaults, WhatOnlyAnUnreachableNodeHasIsLostWhenTheViewSaysSo) {
   const ObjectId object = object_at(1);
   Cluster& cluster = start_slow(5);
   put_now(0, object, {.size_bytes = 1_MiB});
-  cluster.part(1, 0, 1_s);
+  cluster.separate(1, 0, 1_s);
   Request& get = cluster.get(1, object, true);
   cluster.run_for(900_ms);
   EXPECT_TRUE(get.is_pending());

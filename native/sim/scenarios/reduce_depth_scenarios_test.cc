@@ -333,7 +333,7 @@ TEST_P(ReduceDepth, AHomeThatDoesNotAnswerIsWaitedForAWindow) {
     put_now(i + 1, sources[i], {.size_bytes = 20'000, .dtype = DType::kFloat32});
   }
   sources.push_back(named(300, true));
-  cluster.part(0, kMute, 100_ms);
+  cluster.separate(0, kMute, 100_ms);
   reduce_ = &cluster.reduce(0, named(1, false), {.source_count = 6, .count = 5});
   for (std::uint32_t i = 0; i < 6; ++i) cluster.announce(*reduce_, i, sources[i]);
   cluster.run_for(20_ms);
@@ -372,7 +372,7 @@ TEST_P(ReduceDepth, TwoNodesOfAChainAreCutOffForLongAndItIsStriped) {
         confirm(0, 5);
         const bool is_homes = home() == a || home() == b;
         cluster.run_for(Duration{300'000 + step * 1'000'000});
-        if (!is_homes) cluster.part(a, b, 30_s);
+        if (!is_homes) cluster.separate(a, b, 30_s);
         const std::string who = std::to_string(a) + " and " + std::to_string(b);
         EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s)) << who << " at " << step;
         expect_value(*reduce_, 1_s);

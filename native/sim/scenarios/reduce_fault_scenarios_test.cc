@@ -86,7 +86,7 @@ TEST_P(ReduceFaults, HowItFailedIsKnownForEverWhoeverIsItsHome) {
       put_now(0, source(0), {.size_bytes = bytes, .dtype = DType::kFloat32});
       reduce_ = &cluster.reduce(0, kTarget, {.source_count = 2, .count = 2});
       confirm(0, 0);
-      cluster.give_up(*reduce_, 1);
+      cluster.fail_source(*reduce_, 1);
       expect_error(*reduce_, Code::kReduceFailed, 5_s);
       cluster.crash(victim);
       expect_error(cluster.get(victim % 3 + 1, kTarget), Code::kReduceFailed, 5_s);
@@ -110,7 +110,7 @@ TEST_P(ReduceFaults, HowItFailedIsForgottenOnceItsTargetIsDeleted) {
       put_now(caller, source(0), {.size_bytes = bytes, .dtype = DType::kFloat32});
       for (int times = 0; times < 2; ++times) {  // before it is deleted it has failed for good
         begin();
-        cluster.give_up(*reduce_, 1);
+        cluster.fail_source(*reduce_, 1);
         expect_error(*reduce_, Code::kReduceFailed, 5_s);
       }
       cluster.erase((caller + 1) % 4, kTarget);

@@ -74,7 +74,7 @@ TEST_P(LateNode, ItsSourceGoesInWheneverItComes) {
 TEST_P(LateNode, ASpareIsTakenWhenItsSourceNeverComes) {
   for (std::int64_t step = 0; step < kSteps; ++step) {
     Cluster& cluster = start_late(step);
-    cluster.give_up(*reduce_, kLate);
+    cluster.fail_source(*reduce_, kLate);
     cluster.run_for(1_ms);
     confirm(kSpare);
     expect_result(kLate);
@@ -86,7 +86,7 @@ TEST_P(LateNode, ASpareIsTakenWhenItDies) {
     Cluster& cluster = start_late(step);
     cluster.crash(kLate);
     cluster.run_for(20_ms);
-    cluster.give_up(*reduce_, kLate);
+    cluster.fail_source(*reduce_, kLate);
     confirm(kSpare);
     expect_result(kLate);
   }

@@ -184,9 +184,9 @@ TEST_P(Reduces, SkipsSourcesThatWillNeverCome) {
   Cluster& cluster = start(3);
   for (std::uint32_t i = 0; i < 4; ++i) put_source(i % 3, i);
   Request& reduce = cluster.reduce(0, kTarget, {.source_count = 4, .count = 2});
-  cluster.give_up(reduce, 0);
+  cluster.fail_source(reduce, 0);
   cluster.confirm(reduce, 3, source(3));
-  cluster.give_up(reduce, 1);
+  cluster.fail_source(reduce, 1);
   cluster.confirm(reduce, 2, source(2));
   expect_members(reduce, {2, 3});
 }
@@ -196,10 +196,10 @@ TEST_P(Reduces, FailsAtOnceWhenTooManySourcesWillNeverCome) {
   put_source(0, 0);
   Request& reduce = cluster.reduce(1, kTarget, {.source_count = 3, .count = 2});
   cluster.confirm(reduce, 0, source(0));
-  cluster.give_up(reduce, 1);
+  cluster.fail_source(reduce, 1);
   cluster.run_for(1_s);
   EXPECT_TRUE(reduce.is_pending());
-  cluster.give_up(reduce, 2);
+  cluster.fail_source(reduce, 2);
   expect_error(reduce, Code::kReduceFailed, 100_ms);
 }
 

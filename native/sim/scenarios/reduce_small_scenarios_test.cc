@@ -159,7 +159,7 @@ TEST_P(ReduceSmall, TwoNodesAreCutOffForLongAndTheSumComesOverTheOthers) {
     // Skip a source whose home is cut off from it: that home never hears of the source.
     if (home(source(a - 1)) == b || home(source(b - 1)) == a) return;
     cluster.run_for(Duration{step_.ns * step});
-    cluster.part(a, b, 30_s);
+    cluster.separate(a, b, 30_s);
     EXPECT_TRUE(cluster.run_until_answered(*reduce_, 1_s)) << a << " and " << b << " at " << step;
     expect_value(*reduce_, 1_s);
     expect_value(*get_, 1_s);

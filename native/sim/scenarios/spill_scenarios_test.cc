@@ -58,7 +58,7 @@ TEST_P(Spill, DrainingNodeHandsOverWhatItHasSpilled) {
   });
   put_all();
   cluster.drain(0);
-  EXPECT_TRUE(cluster.run_until([&] { return cluster.drained(0) > 0; }, 60_s))
+  EXPECT_TRUE(cluster.run_until([&] { return cluster.drain_count(0) > 0; }, 60_s))
       << cluster.stats(0).sole_copies << " sole copies";
   cluster.crash(0);
   cluster.run_for(3_s);
