@@ -28,9 +28,9 @@ def test_every_file_does_what_its_station_says() -> None:
         "native/bindings/module.cc": "c.put(",
         "native/client/client.cc": "Client::put(",
         "native/io/local_port.cc": "LocalPort::",
-        "native/plan/engine/commands.cc": "on(const Command& command, const PutCommand& put)",
+        "native/plan/engine/commands.cc": "handle_put(",
         "native/plan/directory/directory.cc": "Directory::handle_claim(",
-        "native/plan/engine/transfers.cc": "const Message&, const Grant& grant)",
+        "native/plan/engine/transfers.cc": "handle_grant(",
         "native/io/links/tcp_rail.cc": "RailConnection::",
     }
     assert list(proofs) == [station.file for station in STATIONS]

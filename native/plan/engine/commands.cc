@@ -8,8 +8,7 @@
 
 namespace hoplite {
 
-void Engine::State::on(const Command& command, const PutCommand& put) {
-  const Waiter waiter{command.client, command.request};
+void Engine::State::handle_put(const Waiter& waiter, const PutCommand& put) {
   const std::string name = short_name(put.object);
   const bool small = put.meta.size_bytes <= config_.inline_bytes_max;
   const char* fault = fault_of(put.meta);
@@ -35,25 +34,24 @@ void Engine::State::on(const Command& command, const PutCommand& put) {
   object.meta = cut(put.meta);
   object.committed = object.pinned = true;
   object.put_request = waiter;
-  object.writer = command.client;
+  object.writer = waiter.client;
   if (comes) return store_small(put.object, object, put.payload);
   object.writing = true;
   if (ask_range(put.object, put.meta.size_bytes, Line::kPuts)) return;
   on_refused(put.object, put.meta.size_bytes);
 }
 
-void Engine::State::on(const Command& command, const WroteCommand& wrote) {
-  const Waiter waiter{command.client, command.request};
+void Engine::State::handle_wrote(const Waiter& waiter, const WroteCommand& wrote) {
   const auto it = objects_.find(wrote.object);
   const bool valid = it != objects_.end() && it->second.writing && it->second.extent &&
-                     it->second.writer == command.client &&
+                     it->second.writer == waiter.client &&
                      it->second.incarnation == wrote.incarnation;
   if (!valid || wrote.upto_bytes > it->second.meta.size_bytes) {
-    if (command.request.value == 0) return;  // progress is not answered
+    if (waiter.request.value == 0) return;  // progress is not answered
     const auto [first, last] = retired_.equal_range({wrote.object, wrote.incarnation});
     for (auto retired = first; retired != last && !wrote.pin; ++retired) {
       std::optional<Waiter>& writer = retired->second.writer;
-      if (writer && writer->client == command.client) writer.reset();
+      if (writer && writer->client == waiter.client) writer.reset();
     }
     free_retired(wrote.object, wrote.incarnation);
     return reply(waiter, Error{Code::kObjectLost, "object " + short_name(wrote.object) +
@@ -75,8 +73,7 @@ void Engine::State::on(const Command& command, const WroteCommand& wrote) {
   complete(wrote.object, object);
 }
 
-void Engine::State::on(const Command& command, const GetCommand& get) {
-  const Waiter waiter{command.client, command.request};
+void Engine::State::handle_get(const Waiter& waiter, const GetCommand& get) {
   LocalObject& object = objects_[get.object];
   if (object.is_complete() && object.committed) return answer_get(get.object, object, waiter);
   const bool wanted = object.is_wanted();
@@ -88,12 +85,11 @@ void Engine::State::on(const Command& command, const GetCommand& get) {
   fetch_spilled(get.object);
 }
 
-void Engine::State::on(const Command& command, const ReleaseCommand& release) {
-  unpin(release.object, release.incarnation, command.client, false);
+void Engine::State::handle_release(ClientId client, const ReleaseCommand& release) {
+  unpin(release.object, release.incarnation, client, false);
 }
 
-void Engine::State::on(const Command& command, const DeleteCommand& remove) {
-  const Waiter waiter{command.client, command.request};
+void Engine::State::handle_delete(const Waiter& waiter, const DeleteCommand& remove) {
   const NodeId home = view_.home_of(remove.object);
   if (!deletes_.has_room(home)) return deletes_.hold(home, {waiter, remove});
   delete_everywhere(remove.object, remove.upto);
@@ -129,8 +125,7 @@ void Engine::State::delete_everywhere(const ObjectId& id, Incarnation upto) {
   if (ends_question) note_arrival(id, nullptr);
 }
 
-void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
-  const Waiter waiter{command.client, command.request};
+void Engine::State::handle_reduce(const Waiter& waiter, const ReduceCommand& reduce) {
   const std::string name = "reduce of " + short_name(reduce.target);
   if (reduce.count < 1 || reduce.count > reduce.source_count ||
       reduce.source_count > kReduceSourcesMax) {
@@ -170,7 +165,7 @@ void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
   send(view_.home_of(reduce.target), call.want);
 }
 
-void Engine::State::on(const Command&, const ReduceSourceCommand& command) {
+void Engine::State::handle_reduce_source(const ReduceSourceCommand& command) {
   const auto it = calls_.find(command.target);
   if (it == calls_.end()) return;  // the reduce has ended meanwhile
   if (command.confirmed) return confirm(command.target, command.source);
@@ -185,8 +180,7 @@ void Engine::State::on(const Command&, const ReduceSourceCommand& command) {
   if (!answers_due_) answers_due_ = now_ + config_.progress_window;
 }
 
-void Engine::State::on(const Command& command, const CancelCommand& cancel) {
-  const Waiter waiter{command.client, command.request};
+void Engine::State::handle_cancel(const Waiter& waiter, const CancelCommand& cancel) {
   const ObjectId& id = cancel.object;
   const auto call = calls_.find(id);
   if (call != calls_.end() && call->second.waiter == waiter) {
@@ -229,26 +223,26 @@ void Engine::State::take_back(ObjectId id, LocalObject& object, const Waiter& wa
   abandon(id);
 }
 
-void Engine::State::on(const Command& command, const ClientLostCommand&) {
+void Engine::State::handle_client_lost(ClientId client) {
   std::vector<std::pair<ObjectId, Waiter>> waiting;
   for (const auto& [target, call] : calls_) {
-    if (call.waiter.client == command.client) waiting.emplace_back(target, call.waiter);
+    if (call.waiter.client == client) waiting.emplace_back(target, call.waiter);
   }
   std::vector<std::pair<ObjectId, Waiter>> asked;
   std::vector<std::pair<ObjectId, Incarnation>> pinned;
   for (const auto& [id, object] : objects_) {
     for (const Waiter& waiter : object.waiters) {
-      if (waiter.client == command.client) asked.emplace_back(id, waiter);
+      if (waiter.client == client) asked.emplace_back(id, waiter);
     }
     const bool unfinished = object.writing || object.inbound;
-    if (unfinished && object.put_request && object.put_request->client == command.client) {
+    if (unfinished && object.put_request && object.put_request->client == client) {
       asked.emplace_back(id, *object.put_request);
     }
-    if (object.pins.contains(command.client)) pinned.emplace_back(id, object.incarnation);
+    if (object.pins.contains(client)) pinned.emplace_back(id, object.incarnation);
   }
   for (const auto& [name, retired] : retired_) {
-    if (retired.pins.contains(command.client)) pinned.push_back(name);
-    if (retired.writer && retired.writer->client == command.client) {
+    if (retired.pins.contains(client)) pinned.push_back(name);
+    if (retired.writer && retired.writer->client == client) {
       waiting.emplace_back(name.first, *retired.writer);
     }
   }
@@ -257,12 +251,12 @@ void Engine::State::on(const Command& command, const ClientLostCommand&) {
     if (there != objects_.end()) take_back(id, there->second, waiter);
   }
   for (const auto& [id, waiter] : waiting) {
-    on(Command{waiter.client, waiter.request, {}}, CancelCommand{id});
+    handle_cancel(waiter, CancelCommand{id});
   }
-  for (const auto& [id, incarnation] : pinned) unpin(id, incarnation, command.client, true);
+  for (const auto& [id, incarnation] : pinned) unpin(id, incarnation, client, true);
 }
 
-void Engine::State::on(const Command&, const SetViewCommand& view) {
+void Engine::State::handle_set_view(const SetViewCommand& view) {
   const std::vector<Member> before = view_.members();
   if (!view_.handle_view(view.epoch, view.members)) return;
   std::vector<NodeId> gone;
@@ -299,7 +293,7 @@ void Engine::State::on(const Command&, const SetViewCommand& view) {
     loop_.pop_front();
     receive(config_.node, message, {});
   }
-  for (const MessageIn& event : parked_.take()) on(event);
+  for (const MessageIn& event : parked_.take()) handle_message(event);
 }
 
 }  // namespace hoplite

@@ -11,6 +11,16 @@
 #include "plan/engine/state.h"
 
 namespace hoplite {
+namespace {
+
+template <typename... Fs>
+struct Overload : Fs... {
+  using Fs::operator()...;
+};
+template <typename... Fs>
+Overload(Fs...) -> Overload<Fs...>;
+
+}  // namespace
 
 Engine::Engine(const EngineConfig& config, std::uint64_t seed)
     : state_(std::make_unique<State>(config, seed)) {}
@@ -18,13 +28,13 @@ Engine::~Engine() = default;
 
 void Engine::handle_command(const Command& command, Instant now) {
   state_->begin(now);
-  std::visit([&](const auto& body) { state_->on(command, body); }, command.body);
+  state_->handle_command(command);
   state_->settle();
 }
 
 void Engine::handle_io(const IoEvent& event, Instant now) {
   state_->begin(now);
-  std::visit([&](const auto& body) { state_->on(body); }, event);
+  state_->handle_io(event);
   state_->settle();
 }
 
@@ -61,6 +71,69 @@ EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
 }
 
 Engine::State::State(const EngineConfig& config, std::uint64_t seed) : EngineTables(config, seed) {}
+
+// ---- which handler hears what ----
+
+void Engine::State::handle_command(const Command& command) {
+  const Waiter waiter{command.client, command.request};
+  std::visit(
+      Overload{[&](const PutCommand& put) { handle_put(waiter, put); },
+               [&](const WroteCommand& wrote) { handle_wrote(waiter, wrote); },
+               [&](const GetCommand& get) { handle_get(waiter, get); },
+               [&](const ReleaseCommand& release) { handle_release(command.client, release); },
+               [&](const DeleteCommand& remove) { handle_delete(waiter, remove); },
+               [&](const ReduceCommand& reduce) { handle_reduce(waiter, reduce); },
+               [&](const ReduceSourceCommand& source) { handle_reduce_source(source); },
+               [&](const CancelCommand& cancel) { handle_cancel(waiter, cancel); },
+               [&](const ClientLostCommand&) { handle_client_lost(command.client); },
+               [&](const SetViewCommand& view) { handle_set_view(view); },
+               [&](const ListCommand& list) { handle_list(command.request, list); },
+               [&](const OrphanCommand& orphan) { handle_orphan(waiter, orphan); },
+               [&](const DrainCommand&) { handle_drain(); }},
+      command.body);
+}
+
+void Engine::State::handle_io(const IoEvent& event) {
+  std::visit(Overload{[&](const MessageIn& in) { handle_message(in); },
+                      [&](const BlockLanded& landed) { handle_block_landed(landed); },
+                      [&](const BlockSent& sent) { handle_block_sent(sent); },
+                      [&](const LinkUp& up) { handle_link_up(up); },
+                      [&](const LinkDown& down) { handle_link_down(down); },
+                      [&](const PeerDead& dead) { handle_peer_dead(dead); },
+                      [&](const SpillDone& done) { handle_spill_done(done); }},
+             event);
+}
+
+void Engine::State::receive(NodeId from, const Message& message, Bytes payload) {
+  std::visit(
+      Overload{[&](const Claim& claim) {
+                 handle_claim(from, claim, message.view_epoch, std::move(payload));
+               },
+               [&](const Progress& progress) { handle_progress(from, progress); },
+               [&](const Delete& remove) { handle_delete_at_home(from, remove); },
+               [&](const Orphan& orphan) { handle_orphan_at_home(orphan); },
+               [&](const Locate& locate) { handle_locate(from, locate); },
+               [&](const ReduceWant& want) { handle_reduce_want(from, want); },
+               [&](const ReduceReport& report) { handle_reduce_report(from, report); },
+               [&](const ResyncDone& done) { handle_resync_done(from, done); },
+               [&](const ResyncWanted&) { handle_resync_wanted(from); },
+               [&](const Grant& grant) { handle_grant(from, grant); },
+               [&](const Adopt& adopt) { handle_adopt(from, adopt); },
+               [&](const Standing& standing) { handle_standing(from, standing); },
+               [&](const Located& located) { handle_located(from, located, std::move(payload)); },
+               [&](const Push& push) { handle_push(push, std::move(payload)); },
+               [&](const PushTo& push) { handle_push_to(from, push); },
+               [&](const Lost& lost) { handle_lost(from, lost); },
+               [&](const Drop& drop) { handle_drop(from, drop); },
+               [&](const Deleted& deleted) { handle_deleted(from, deleted); },
+               [&](const ReduceOwn& own) { handle_reduce_own(from, own); },
+               [&](const ReduceState& state) { handle_reduce_state(from, state); },
+               [&](const PullStart& start) { handle_pull_start(from, message.transfer, start); },
+               [&](const Credit& credit) { handle_credit(from, message.transfer, credit); },
+               [&](const PullStop&) { handle_pull_stop(from, message.transfer); },
+               [&](const PullRefused&) { handle_pull_refused(from, message.transfer); }},
+      message.body);
+}
 
 // Handles messages to this node itself, admissions, the home's answers, folds and blocks until
 // nothing is left or the turn is full; poll_timeout() then returns now. Each may cause the others.

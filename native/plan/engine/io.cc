@@ -16,7 +16,7 @@ bool is_of_a_transfer(const PeerMessage& body) {
 
 }  // namespace
 
-void Engine::State::on(const MessageIn& event) {
+void Engine::State::handle_message(const MessageIn& event) {
   const Epoch epoch = event.message.view_epoch;
   if (!is_of_a_transfer(event.message.body) && epoch != view_.epoch()) {
     if (epoch < view_.epoch()) {  // its sender repeats it under the newer view
@@ -31,12 +31,7 @@ void Engine::State::on(const MessageIn& event) {
   receive(event.from, event.message, event.payload);
 }
 
-void Engine::State::receive(NodeId from, const Message& message, Bytes payload) {
-  payload_in_ = std::move(payload);
-  std::visit([&](const auto& body) { on(from, message, body); }, message.body);
-}
-
-void Engine::State::on(const LinkUp& event) {
+void Engine::State::handle_link_up(const LinkUp& event) {
   const auto member = connected_.find(event.node);
   if (member == connected_.end() || member->second.incarnation != event.incarnation) return;
   if (links_.contains(event.node)) part_from(event.node);
@@ -52,7 +47,7 @@ void Engine::State::on(const LinkUp& event) {
   }
 }
 
-void Engine::State::on(const LinkDown& event) { part_from(event.node); }
+void Engine::State::handle_link_down(const LinkDown& event) { part_from(event.node); }
 
 // Everything in flight to or from `node` is void.
 void Engine::State::part_from(NodeId node) {
@@ -72,7 +67,7 @@ void Engine::State::part_from(NodeId node) {
   for (const TransferId transfer : broken) fail_pull(transfer);
 }
 
-void Engine::State::on(const PeerDead& event) {
+void Engine::State::handle_peer_dead(const PeerDead& event) {
   const Member* member = view_.find(event.node);
   if (member == nullptr || member->incarnation != event.incarnation) return;
   const bool was_live = view_.is_live(event.node);
@@ -89,11 +84,11 @@ void Engine::State::on(const PeerDead& event) {
 
 // ---- to the home ----
 
-void Engine::State::on(NodeId from, const Message& message, const Claim& claim) {
+void Engine::State::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Bytes payload) {
   const bool carries = from != config_.node && claim.stripes.size() == 1 &&
                        claim.stripes[0].state == StripeState::kComplete &&
                        claim.meta.size_bytes <= config_.inline_bytes_max && claim.pinned &&
-                       payload_in_.size() == claim.meta.size_bytes;
+                       payload.size() == claim.meta.size_bytes;
   if (carries && !directory_.is_deleted(claim.object)) {
     // The home keeps a copy of small objects, so that a get is one push away (decision 18).
     LocalObject& object = objects_[claim.object];
@@ -105,10 +100,10 @@ void Engine::State::on(NodeId from, const Message& message, const Claim& claim) 
       object.meta = claim.meta;
       object.committed = true;
       object.pinned = false;
-      store_small(claim.object, object, std::move(payload_in_));
+      store_small(claim.object, object, std::move(payload));
       const auto stored = objects_.find(claim.object);
       if (stored != objects_.end() && stored->second.extent) {
-        return directory_.handle_claim(from, claim, message.view_epoch, now_,
+        return directory_.handle_claim(from, claim, epoch, now_,
                                        make_claim(claim.object, stored->second, false));
       }
       // Nothing holds back the nodes whose puts bring such copies. A copy is therefore made at once
@@ -118,23 +113,23 @@ void Engine::State::on(NodeId from, const Message& message, const Claim& claim) 
       }
     }
   }
-  directory_.handle_claim(from, claim, message.view_epoch, now_);
+  directory_.handle_claim(from, claim, epoch, now_);
 }
 
-void Engine::State::on(NodeId from, const Message&, const Progress& progress) {
+void Engine::State::handle_progress(NodeId from, const Progress& progress) {
   directory_.handle_progress(from, progress, now_);
 }
 
-void Engine::State::on(NodeId from, const Message&, const Delete& remove) {
+void Engine::State::handle_delete_at_home(NodeId from, const Delete& remove) {
   directory_.handle_delete(from, remove, now_);
   reduces_.handle_delete(remove.object);
 }
 
-void Engine::State::on(NodeId from, const Message&, const Locate& locate) {
+void Engine::State::handle_locate(NodeId from, const Locate& locate) {
   directory_.handle_locate(from, locate, now_);
 }
 
-void Engine::State::on(NodeId from, const Message&, const ReduceWant& want) {
+void Engine::State::handle_reduce_want(NodeId from, const ReduceWant& want) {
   const bool sane =
       want.count >= 1 && want.count <= want.source_count && want.source_count <= kReduceSourcesMax;
   if (!sane) return;
@@ -150,14 +145,14 @@ void Engine::State::on(NodeId from, const Message&, const ReduceWant& want) {
   reduces_.handle_want(from, want, view_);
 }
 
-void Engine::State::on(NodeId from, const Message&, const ReduceReport& report) {
+void Engine::State::handle_reduce_report(NodeId from, const ReduceReport& report) {
   if (directory_.is_deleted(report.target)) {
     return send(from, Drop{report.target, Incarnation{1}, true});
   }
   reduces_.handle_report(from, report, view_);
 }
 
-void Engine::State::on(NodeId from, const Message&, const ResyncDone& done) {
+void Engine::State::handle_resync_done(NodeId from, const ResyncDone& done) {
   // A peer that has already reported everything may only add that it drains.
   const bool is_awaited = directory_.awaits(from);
   if (!is_awaited && !done.draining) return;
@@ -174,7 +169,7 @@ void Engine::State::on(NodeId from, const Message&, const ResyncDone& done) {
 }
 
 // The peer lost everything that this node sent in this view, as if the link had been down.
-void Engine::State::on(NodeId from, const Message&, const ResyncWanted&) {
+void Engine::State::handle_resync_wanted(NodeId from) {
   if (!links_.contains(from) || ++resyncs_[from] > kResyncsMax) return;
   directory_.handle_link_down(from);
   if (asked_again_.contains(from)) send(from, ResyncWanted{});  // the peer lost the first one
@@ -184,7 +179,7 @@ void Engine::State::on(NodeId from, const Message&, const ResyncWanted&) {
 
 // ---- from the home ----
 
-void Engine::State::on(NodeId from, const Message&, const Located& located) {
+void Engine::State::handle_located(NodeId from, const Located& located, Bytes payload) {
   if (from != view_.home_of(located.object)) return;
   if (located.incarnation.value == 0) {  // no holder can be named yet; a second answer follows
     for (auto& [target, call] : calls_) {
@@ -193,8 +188,8 @@ void Engine::State::on(NodeId from, const Message&, const Located& located) {
     return;
   }
   locates_.erase(located.object);
-  if (!payload_in_.empty() && payload_in_.size() == located.meta.size_bytes) {
-    carried_ = Carried{located.object, located.incarnation, std::move(payload_in_)};
+  if (!payload.empty() && payload.size() == located.meta.size_bytes) {
+    carried_ = Carried{located.object, located.incarnation, std::move(payload)};
   }
   note_arrival(located.object, &located);
   reduces_.handle_located(located, view_);
@@ -230,10 +225,9 @@ void Engine::State::on(NodeId from, const Message&, const Located& located) {
   }
 }
 
-void Engine::State::on(NodeId, const Message&, const Push& push) {
+void Engine::State::handle_push(const Push& push, Bytes payload) {
   if (!names_bytes(push) || is_deleted(push.object, push.incarnation)) return;
-  if (payload_in_.size() != push.meta.size_bytes ||
-      push.meta.size_bytes > config_.inline_bytes_max) {
+  if (payload.size() != push.meta.size_bytes || push.meta.size_bytes > config_.inline_bytes_max) {
     return;
   }
   const auto it = objects_.find(push.object);
@@ -252,7 +246,7 @@ void Engine::State::on(NodeId, const Message&, const Push& push) {
     object.meta = push.meta;
     object.committed = true;
     object.pinned = false;
-    store_small(push.object, object, std::move(payload_in_));  // acknowledged by its claim
+    store_small(push.object, object, std::move(payload));  // acknowledged by its claim
   }
   // Each half of the list goes one way, so that the depth is the logarithm of its length. A node
   // that holds the object already passes it on as well, because the other receivers wait for it.
@@ -273,7 +267,7 @@ void Engine::State::on(NodeId, const Message&, const Push& push) {
   }
 }
 
-void Engine::State::on(NodeId from, const Message&, const PushTo& push) {
+void Engine::State::handle_push_to(NodeId from, const PushTo& push) {
   if (from != view_.home_of(push.object)) return;
   const auto it = objects_.find(push.object);
   const bool able = it != objects_.end() && it->second.is_complete() && it->second.committed &&
@@ -292,7 +286,7 @@ void Engine::State::on(NodeId from, const Message&, const PushTo& push) {
 // Accepted from the home of an object or of a failed reduce, and from the sender of a pull with
 // kStoreFull only: that sender can't read the object back from its file. Ignored from a sender that
 // this node no longer pulls from.
-void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
+void Engine::State::handle_lost(NodeId from, const Lost& lost) {
   const bool is_pulled = std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& each) {
     const PullGoal& goal = each.second.goal();
     return goal.sender == from && goal.object == lost.object;
@@ -323,7 +317,7 @@ void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
 
 // Only the home may say so. A Drop from another node, where this home knows of no deletion, would
 // lead to endless new grants.
-void Engine::State::on(NodeId from, const Message&, const Drop& drop) {
+void Engine::State::handle_drop(NodeId from, const Drop& drop) {
   if (from != view_.home_of(drop.object)) return;
   const auto it = objects_.find(drop.object);
   const bool is_later = it != objects_.end() && it->second.incarnation > drop.upto;
@@ -335,14 +329,14 @@ void Engine::State::on(NodeId from, const Message&, const Drop& drop) {
 }
 
 // Without a view every node considers itself the home.
-void Engine::State::on(NodeId from, const Message&, const Deleted& deleted) {
+void Engine::State::handle_deleted(NodeId from, const Deleted& deleted) {
   if (from != view_.home_of(deleted.object) || view_.epoch().value == 0) return;
   deletes_.handle_deleted(deleted);
 }
 
 // ---- between receivers and senders ----
 
-void Engine::State::on(NodeId from, const Message& message, const PullStart& start) {
+void Engine::State::handle_pull_start(NodeId from, TransferId transfer, const PullStart& start) {
   const auto it = objects_.find(start.object);
   const LocalObject* object = it == objects_.end() ? nullptr : &it->second;
   // The home may have leased the object to the receiver before it heard that the bytes are gone
@@ -362,35 +356,34 @@ void Engine::State::on(NodeId from, const Message& message, const PullStart& sta
                          std::any_of(start.beside.begin(), start.beside.end(),
                                      [&](const Beside& other) { return is_filed(other.object); }));
   // A faulty peer may start a transfer that is already in flight.
-  for (const ObjectId& served : sender_.handle_stop(from, message.transfer)) note_use(served);
-  if (is_gone || is_past || is_apart ||
-      !sender_.handle_start(from, message.transfer, start, objects_)) {
-    send(from, PullRefused{}, message.transfer);
+  for (const ObjectId& served : sender_.handle_stop(from, transfer)) note_use(served);
+  if (is_gone || is_past || is_apart || !sender_.handle_start(from, transfer, start, objects_)) {
+    send(from, PullRefused{}, transfer);
   }
   note_use(start.object);
   if (sender_.serves(start.object)) fetch_spilled(start.object);
   for (const Beside& other : start.beside) note_use(other.object);
 }
 
-void Engine::State::on(NodeId from, const Message& message, const Credit& credit) {
-  sender_.handle_credit(from, message.transfer, credit.blocks);
+void Engine::State::handle_credit(NodeId from, TransferId transfer, const Credit& credit) {
+  sender_.handle_credit(from, transfer, credit.blocks);
 }
 
-void Engine::State::on(NodeId from, const Message& message, const PullStop&) {
-  for (const ObjectId& served : sender_.handle_stop(from, message.transfer)) note_use(served);
+void Engine::State::handle_pull_stop(NodeId from, TransferId transfer) {
+  for (const ObjectId& served : sender_.handle_stop(from, transfer)) note_use(served);
 }
 
-void Engine::State::on(NodeId from, const Message& message, const PullRefused&) {
-  const auto it = pulls_.find(message.transfer);
+void Engine::State::handle_pull_refused(NodeId from, TransferId transfer) {
+  const auto it = pulls_.find(transfer);
   if (it == pulls_.end() || it->second.goal().sender != from) return;
   const Pull& pull = it->second;
-  if (!pull.fold || pull.fold->members.size() == 1) return fail_pull(message.transfer);
+  if (!pull.fold || pull.fold->members.size() == 1) return fail_pull(transfer);
   // The sender can't combine the members, or one of them has gone. The next pulls ask for each by
   // itself.
   Folding& folding = folds_.at(pull.fold->target);
   folding.singly.insert(from);
   dirty_folds_.insert(pull.fold->target);
-  end_pull(message.transfer, false);
+  end_pull(transfer, false);
 }
 
 }  // namespace hoplite

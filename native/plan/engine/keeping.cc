@@ -11,22 +11,22 @@ namespace hoplite {
 
 // The holders may be anywhere, for example a reduce's owners or an adopter. The home therefore
 // tells them all.
-void Engine::State::on(const Command& command, const OrphanCommand& orphan) {
+void Engine::State::handle_orphan(const Waiter& waiter, const OrphanCommand& orphan) {
   const auto it = objects_.find(orphan.object);
   Incarnation upto = orphan.upto;  // 0: the home knows it, unless this node does
   if (upto.value == 0 && it != objects_.end()) upto = it->second.incarnation;
   orphans_.note(orphan.object, upto, now_);
   send(view_.home_of(orphan.object), Orphan{orphan.object, upto});
-  reply({command.client, command.request}, Done{});
+  reply(waiter, Done{});
 }
 
-void Engine::State::on(NodeId, const Message&, const Orphan& orphan) {
+void Engine::State::handle_orphan_at_home(const Orphan& orphan) {
   directory_.handle_orphan(orphan, now_);
 }
 
 // ---- draining ----
 
-void Engine::State::on(const Command&, const DrainCommand&) {
+void Engine::State::handle_drain() {
   if (draining_) return;
   draining_ = true;
   view_.handle_draining(config_.node, true);
@@ -53,7 +53,7 @@ void Engine::State::note_sole(const ObjectId& id) {
 
 // Handles the home's word on the copy here. A draining node releases its pin when another node
 // keeps the object, and takes the pin again if that node dies.
-void Engine::State::on(NodeId from, const Message&, const Standing& standing) {
+void Engine::State::handle_standing(NodeId from, const Standing& standing) {
   if (from != view_.home_of(standing.object)) return;
   const auto it = objects_.find(standing.object);
   if (it == objects_.end()) return;
@@ -92,7 +92,7 @@ bool Engine::State::reserve_at_once(const ObjectId& id, std::uint64_t size_bytes
 
 // Adopts an object, or declines by a claim that wants nothing. The range is reserved before the
 // answer, so a node that accepts has room.
-void Engine::State::on(NodeId from, const Message&, const Adopt& adopt) {
+void Engine::State::handle_adopt(NodeId from, const Adopt& adopt) {
   const ObjectId& id = adopt.object;
   if (from != view_.home_of(id) || !names_bytes(adopt)) return;
   const auto it = objects_.find(id);

@@ -182,10 +182,10 @@ std::vector<TransferRow> EngineTables::largest_transfers(std::uint64_t rows_max)
   return rows;
 }
 
-void Engine::State::on(const Command& command, const ListCommand& list) {
+void Engine::State::handle_list(RequestId request, const ListCommand& list) {
   Listing listing{largest_objects(list.objects_max), largest_transfers(list.transfers_max),
                   Remembered{}};
-  actions_.emplace_back(TellListing{command.request, std::move(listing), list.traced});
+  actions_.emplace_back(TellListing{request, std::move(listing), list.traced});
 }
 
 }  // namespace hoplite

@@ -45,7 +45,7 @@ ReduceReport refusal_of(const ReduceOwn& own) {
 }  // namespace
 
 // Comes from the planner: the target's home, for a branch as well, or this node for a client here.
-void Engine::State::on(NodeId from, const Message&, const ReduceOwn& own) {
+void Engine::State::handle_reduce_own(NodeId from, const ReduceOwn& own) {
   if (from != view_.home_of(own.target) && from != config_.node) return;
   if (own.stripe_count == 0 || own.stripe_count > kStripesMax || own.meta.block_bytes == 0 ||
       own.count == 0 || own.target_epoch.value == 0 || !can_reduce_all(own.meta.parts, own.op)) {
@@ -199,7 +199,7 @@ void EngineTables::forget_outcome(const ObjectId& target) {
   committed_.erase(outcome);
 }
 
-void Engine::State::on(NodeId from, const Message&, const ReduceState& state) {
+void Engine::State::handle_reduce_state(NodeId from, const ReduceState& state) {
   if (from != view_.home_of(state.target) && from != config_.node) return;
   const bool is_ours = is_planned_here(state.target);
   if (const auto call = calls_.find(state.target); call != calls_.end()) {

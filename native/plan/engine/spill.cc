@@ -98,7 +98,7 @@ void Engine::State::give_up_folds_of(const ObjectId& source, const std::string& 
 // A failed write loses nothing: the object stays in the arena, and an object that needs its memory
 // waits as without a file. A failed read loses the copy here. The receivers ask its home, as for
 // any lost copy.
-void Engine::State::on(const SpillDone& event) {
+void Engine::State::handle_spill_done(const SpillDone& event) {
   const auto at = spills_.under_way.find(event.spill);
   if (at == spills_.under_way.end()) return;
   Spilling& spilling = at->second;

@@ -10,30 +10,30 @@ class Engine::State : private EngineTables {
  public:
   State(const EngineConfig& config, std::uint64_t seed);
   void begin(Instant now) { now_ = now; }
+  void handle_command(const Command& command);
+  void handle_io(const IoEvent& event);
   void settle();
   void handle_timeout();
-  // commands.cc
-  void on(const Command& command, const PutCommand& put);
-  void on(const Command& command, const WroteCommand& wrote);
-  void on(const Command& command, const GetCommand& get);
-  void on(const Command& command, const ReleaseCommand& release);
-  void on(const Command& command, const DeleteCommand& remove);
-  void on(const Command& command, const ReduceCommand& reduce);
-  void on(const Command& command, const ReduceSourceCommand& source);
-  void on(const Command& command, const CancelCommand& cancel);
-  void on(const Command& command, const ClientLostCommand& lost);
-  void on(const Command& command, const SetViewCommand& view);
-  void on(const Command& command, const ListCommand& list);
-  void on(const Command& command, const OrphanCommand& orphan);
-  void on(const Command& command, const DrainCommand& drain);
-  // io.cc
-  void on(const MessageIn& event);
-  void on(const BlockLanded& event);
-  void on(const BlockSent& event);
-  void on(const LinkUp& event);
-  void on(const LinkDown& event);
-  void on(const PeerDead& event);
-  void on(const SpillDone& event);  // spill.cc
+  void handle_put(const Waiter& waiter, const PutCommand& put);
+  void handle_wrote(const Waiter& waiter, const WroteCommand& wrote);
+  void handle_get(const Waiter& waiter, const GetCommand& get);
+  void handle_release(ClientId client, const ReleaseCommand& release);
+  void handle_delete(const Waiter& waiter, const DeleteCommand& remove);
+  void handle_reduce(const Waiter& waiter, const ReduceCommand& reduce);
+  void handle_reduce_source(const ReduceSourceCommand& source);
+  void handle_cancel(const Waiter& waiter, const CancelCommand& cancel);
+  void handle_client_lost(ClientId client);
+  void handle_set_view(const SetViewCommand& view);
+  void handle_list(RequestId request, const ListCommand& list);
+  void handle_orphan(const Waiter& waiter, const OrphanCommand& orphan);
+  void handle_drain();
+  void handle_message(const MessageIn& event);
+  void handle_block_landed(const BlockLanded& event);
+  void handle_block_sent(const BlockSent& event);
+  void handle_link_up(const LinkUp& event);
+  void handle_link_down(const LinkDown& event);
+  void handle_peer_dead(const PeerDead& event);
+  void handle_spill_done(const SpillDone& event);
   std::optional<Action> poll_action();
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
   [[nodiscard]] EngineStats stats() const;
@@ -41,32 +41,31 @@ class Engine::State : private EngineTables {
   void check_invariants() const;
 
  private:
-  // messages from peers (io.cc); `from` may be this node
-  void receive(NodeId from, const Message& message, Bytes payload);
-  void on(NodeId from, const Message& message, const Claim& claim);
-  void on(NodeId from, const Message& message, const Progress& progress);
-  void on(NodeId from, const Message& message, const Delete& remove);
-  void on(NodeId from, const Message& message, const Orphan& orphan);
-  void on(NodeId from, const Message& message, const Locate& locate);
-  void on(NodeId from, const Message& message, const ReduceWant& want);
-  void on(NodeId from, const Message& message, const ReduceReport& report);
-  void on(NodeId from, const Message& message, const ResyncDone& done);
-  void on(NodeId from, const Message& message, const ResyncWanted& wanted);
-  void on(NodeId from, const Message& message, const Grant& grant);
-  void on(NodeId from, const Message& message, const Adopt& adopt);
-  void on(NodeId from, const Message& message, const Standing& standing);
-  void on(NodeId from, const Message& message, const Located& located);
-  void on(NodeId from, const Message& message, const Push& push);
-  void on(NodeId from, const Message& message, const PushTo& push);
-  void on(NodeId from, const Message& message, const Lost& lost);
-  void on(NodeId from, const Message& message, const Drop& drop);
-  void on(NodeId from, const Message& message, const Deleted& deleted);
-  void on(NodeId from, const Message& message, const ReduceOwn& own);
-  void on(NodeId from, const Message& message, const ReduceState& state);
-  void on(NodeId from, const Message& message, const PullStart& start);
-  void on(NodeId from, const Message& message, const Credit& credit);
-  void on(NodeId from, const Message& message, const PullStop& stop);
-  void on(NodeId from, const Message& message, const PullRefused& refused);
+  void receive(NodeId from, const Message& message, Bytes payload);  // and from this node itself
+  void handle_claim(NodeId from, const Claim& claim, Epoch epoch, Bytes payload);
+  void handle_progress(NodeId from, const Progress& progress);
+  void handle_delete_at_home(NodeId from, const Delete& remove);
+  void handle_orphan_at_home(const Orphan& orphan);
+  void handle_locate(NodeId from, const Locate& locate);
+  void handle_reduce_want(NodeId from, const ReduceWant& want);
+  void handle_reduce_report(NodeId from, const ReduceReport& report);
+  void handle_resync_done(NodeId from, const ResyncDone& done);
+  void handle_resync_wanted(NodeId from);
+  void handle_grant(NodeId from, const Grant& grant);
+  void handle_adopt(NodeId from, const Adopt& adopt);
+  void handle_standing(NodeId from, const Standing& standing);
+  void handle_located(NodeId from, const Located& located, Bytes payload);
+  void handle_push(const Push& push, Bytes payload);
+  void handle_push_to(NodeId from, const PushTo& push);
+  void handle_lost(NodeId from, const Lost& lost);
+  void handle_drop(NodeId from, const Drop& drop);
+  void handle_deleted(NodeId from, const Deleted& deleted);
+  void handle_reduce_own(NodeId from, const ReduceOwn& own);
+  void handle_reduce_state(NodeId from, const ReduceState& state);
+  void handle_pull_start(NodeId from, TransferId transfer, const PullStart& start);
+  void handle_credit(NodeId from, TransferId transfer, const Credit& credit);
+  void handle_pull_stop(NodeId from, TransferId transfer);
+  void handle_pull_refused(NodeId from, TransferId transfer);
   // what goes out (engine.cc)
   void send(NodeId to, PeerMessage body, TransferId id = {}, std::optional<Extent> payload = {});
   void send_parcel(Parcel parcel);

@@ -124,7 +124,6 @@ struct EngineTables {
   std::set<NodeId> asked_again_;  // peers that have not ended their answer to a ResyncWanted
   std::deque<Action> actions_;
   std::optional<Carried> carried_;       // for this turn
-  Bytes payload_in_;                     // of the message being received
   std::optional<ObjectId> granting_;     // object whose range is requested for its grant
   std::uint64_t fold_bytes_left_ = 0;    // in this turn
   std::uint64_t fold_bytes_queued_ = 0;  // among `actions_`

@@ -29,7 +29,7 @@ bool is_link_busy(std::uint64_t bytes, Duration elapsed, std::uint64_t& rate_mos
 
 }  // namespace
 
-void Engine::State::on(NodeId from, const Message&, const Grant& grant) {
+void Engine::State::handle_grant(NodeId from, const Grant& grant) {
   const ObjectId& id = grant.object;
   if (from != view_.home_of(id) || !names_bytes(grant)) return;
   const auto it = objects_.find(id);
@@ -186,7 +186,7 @@ void Engine::State::fail_pull(TransferId transfer) {
   abandon(id);
 }
 
-void Engine::State::on(const BlockLanded& event) {
+void Engine::State::handle_block_landed(const BlockLanded& event) {
   const auto it = pulls_.find(event.transfer);
   if (it == pulls_.end() || it->second.goal().sender != event.from) return;
   Pull& pull = it->second;
@@ -278,7 +278,7 @@ void Engine::State::land_in_fold(TransferId transfer, Pull& pull, const Pull::La
   folding.paces.at(pull.goal().stripe).advance(transfer, pull.ready(), landed.credits);
 }
 
-void Engine::State::on(const BlockSent& event) {
+void Engine::State::handle_block_sent(const BlockSent& event) {
   rails_.handle_sent(event, now_);
   if (const auto sent = sender_.handle_sent(event.to, event.ticket)) {
     let_go(*sent);
