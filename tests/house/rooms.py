@@ -107,8 +107,6 @@ BY_NAME = {
 }
 
 FILES_MAX = 12
-# Folder -> its number of code files, which may only become smaller. Remove a line at 12.
-LARGER = {"native/plan/engine": 14}
 
 TEST = re.compile(r"_(test|fuzz|bench)\.(h|cc)$")
 INCLUDE = re.compile(r'^#include "([\w/]+\.h)"', re.M)
@@ -158,14 +156,8 @@ def folders(tree: Tree) -> list[str]:
     counted = Counter(module.rpartition("/")[0] for module in modules)
     found = []
     for folder, count in sorted(counted.items()):
-        limit = LARGER.get(folder, FILES_MAX)
-        if count > limit:
-            found.append(f"{folder}: {count} code files (at most {limit}); make rooms in it")
-    found += [
-        f"{folder}: {counted[folder]} code files; remove it from LARGER"
-        for folder in LARGER
-        if 0 < counted[folder] <= FILES_MAX
-    ]
+        if count > FILES_MAX:
+            found.append(f"{folder}: {count} code files (at most {FILES_MAX}); make rooms in it")
     return found
 
 

@@ -195,11 +195,6 @@ CASES: list[tuple[Checker, Files, Files]] = [
         {f"native/client/{n}{end}": "" for n in range(12) for end in (".h", ".cc", "_a_test.cc")},
     ),
     (
-        rooms.folders,
-        {f"native/plan/engine/{n}.h": "" for n in range(12)},
-        {f"native/plan/engine/{n}.h": "" for n in range(13)},
-    ),
-    (
         rooms.doors,
         {"hoplite_ray/plugin/node/start.py": ""},
         {

@@ -186,7 +186,7 @@ bool Sender::has(const LocalObjects& objects, const Edge& edge, Extent range) {
 }
 
 Sender::Edges::iterator Sender::choose(const LocalObjects& objects, const Rails& rails,
-                                       Folds folds) {
+                                       Combining folds) {
   struct Best {
     std::uint64_t bytes_left = 0;
     Edges::iterator turn;  // the receiver whose turn it is; end(): none can be sent anything
@@ -204,7 +204,7 @@ Sender::Edges::iterator Sender::choose(const LocalObjects& objects, const Rails&
     Best& of_object = best.try_emplace(edge.want.object, Best{0, edges_.end()}).first->second;
     of_object.bytes_left += (end - edge.next) * cut.block_bytes;
     if (edge.credits == 0 || to == roomless) continue;
-    if (folds == Folds::kLater && !edge.want.beside.empty()) continue;
+    if (folds == Combining::kLater && !edge.want.beside.empty()) continue;
     if (of_object.turn != edges_.end() &&
         rank(of_object.turn->first, of_object.turn->second) <= rank(it->first, edge)) {
       continue;
@@ -226,7 +226,7 @@ Sender::Edges::iterator Sender::choose(const LocalObjects& objects, const Rails&
 }
 
 std::optional<Sender::Next> Sender::poll_block(const LocalObjects& objects, Rails& rails,
-                                               Inventory& inventory, Folds folds, Instant now) {
+                                               Inventory& inventory, Combining folds, Instant now) {
   for (;;) {
     const auto at = choose(objects, rails, folds);
     if (at == edges_.end()) return std::nullopt;

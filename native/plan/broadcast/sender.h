@@ -21,7 +21,7 @@
 namespace hoplite {
 
 using LocalObjects = std::map<ObjectId, LocalObject>;
-enum class Folds : std::uint8_t { kNow, kLater };  // a turn folds so much and no more
+enum class Combining : std::uint8_t { kNow, kLater };  // a turn folds so much and no more
 
 class Sender {
  public:
@@ -54,7 +54,7 @@ class Sender {
     ReduceOp op = ReduceOp::kSum;
   };
   std::optional<Next> poll_block(const LocalObjects& objects, Rails& rails, Inventory& inventory,
-                                 Folds folds, Instant now);
+                                 Combining folds, Instant now);
   // Returns a pull that found no memory to combine its objects in.
   std::optional<Unserved> poll_refused();
   // A block in flight pins its object's bytes, or owns a range borrowed for it alone.
@@ -94,7 +94,7 @@ class Sender {
   // True if the block is here, of every object that it is combined from.
   static bool has(const LocalObjects& objects, const Edge& edge, Extent range);
   // Returns the pull whose turn it is, or end() if all wait.
-  Edges::iterator choose(const LocalObjects& objects, const Rails& rails, Folds folds);
+  Edges::iterator choose(const LocalObjects& objects, const Rails& rails, Combining folds);
 
   // Order in which the receivers of an object take turns; the smallest goes first.
   [[nodiscard]] auto rank(const Key& key, const Edge& edge) const {

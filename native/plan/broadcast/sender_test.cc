@@ -59,7 +59,7 @@ class SenderTest : public ::testing::Test {
     return sent;
   }
 
-  std::optional<Sender::Next> poll(Folds folds = Folds::kNow) {
+  std::optional<Sender::Next> poll(Combining folds = Combining::kNow) {
     return sender_.poll_block(objects_, rails_, inventory_, folds, now_);
   }
 
@@ -184,7 +184,7 @@ class CombiningSender : public SenderTest {
 TEST_F(CombiningSender, SendsOneBlockForThoseOfSeveralObjects) {
   ASSERT_TRUE(start_both(1));
   EXPECT_TRUE(sender_.serves(kOther)) << "it is not evicted meanwhile";
-  EXPECT_FALSE(poll(Folds::kLater)) << "this turn has folded enough";
+  EXPECT_FALSE(poll(Combining::kLater)) << "this turn has folded enough";
   std::vector<BlockTicket> tickets;
   for (const std::uint64_t offset : {0, 1024}) {
     const auto next = poll();

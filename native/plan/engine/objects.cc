@@ -1,57 +1,174 @@
-// The objects of this node: ranges that are requested and granted, copies that are completed,
-// dropped or unpinned, and the requests that wait for them.
 // SPDX-License-Identifier: Apache-2.0
+#include "plan/engine/objects.h"
+
 #include <algorithm>
 
 #include "base/check.h"
-#include "plan/engine/state.h"
+#include "plan/engine/owners.h"
 
 namespace hoplite {
 
+// Accepted from the home of an object or of a failed reduce, and from the sender of a pull with
+// kStoreFull only: that sender can't read the object back from its file. Ignored from a sender that
+// this node no longer pulls from.
+void Objects::handle_lost(NodeId from, const Lost& lost) {
+  const bool is_pulled = engine_.transfers.pulls_from(from, lost.object);
+  const bool is_homes = from == engine_.peers.home_of(lost.object);
+  const bool is_senders = is_pulled && lost.code == Code::kStoreFull;
+  if (!is_homes && !is_senders) return;
+  if (is_senders) {
+    engine_.folds.give_up_folds_of(lost.object, lost.text);
+  } else {
+    engine_.calls.note_arrival(lost.object, nullptr);
+  }
+  LocalObject* const found = find(lost.object);
+  if (found == nullptr) return;
+  LocalObject& object = *found;
+  if (lost.code == Code::kDuplicateObject) {
+    fail_waiters(object, lost.code, lost.text);
+    return drop_object(lost.object, object.incarnation, false);
+  }
+  if (object.is_late_copy()) return;  // a claim that wants it would get the same answer
+  if (object.is_whole() || object.writing || object.inbound) return claim(lost.object);
+  const std::string why = object.fault.empty() ? "" : "; it was here, but: " + object.fault;
+  fail_waiters(object, lost.code, lost.text + why);
+  object.whole_wanted = object.exists = object.adopting = false;
+  if (!object.pinned && !engine_.folds.is_folding(lost.object)) void_bytes(lost.object, object);
+  forget_if_empty(lost.object);
+}
+
+LocalObject* Objects::find(const ObjectId& id) {
+  const auto it = objects_.find(id);
+  return it == objects_.end() ? nullptr : &it->second;
+}
+
+// Tells the object's home all that this node has and wants of it.
+void Objects::claim(const ObjectId& id) {
+  engine_.keeping.note_sole(id);
+  const NodeId home = engine_.peers.home_of(id);
+  LocalObject* const found = find(id);
+  if (found != nullptr && rank_of(id, *found) != engine_.inventory.rank(id)) note_use(id);
+  Claim said;
+  said.object = id;
+  std::optional<Extent> payload;
+  if (found != nullptr && engine_.calls.is_planned_here(id)) {
+    // A fold's result belongs to no node until it is whole, and a put does not wait for its own
+    // object.
+    const bool is_put = found->is_whole() || found->writing || found->inbound;
+    said.wants = found->is_wanted() && !is_put;
+    said.exists = found->exists;
+  } else if (found != nullptr) {
+    const LocalObject& object = *found;
+    said = make_claim(id, object, engine_.inventory.is_waiting(id));
+    const bool is_small = object.meta.size_bytes <= engine_.config.inline_bytes_max;
+    // Only its parent reads a branch of a reduce, and the parent knows the holder.
+    const bool is_whole = object.pinned && object.is_complete() && object.committed;
+    if (is_small && is_whole && !object.is_branch) {
+      payload = object.extent;
+    }
+  }
+  const bool says_nothing = said.stripes.empty() && !said.wants;
+  engine_.outgoing.send(home, std::move(said), {}, payload);
+  // A claim of nothing also takes back this node's question, so ask it again.
+  const Locate* question = engine_.calls.find_question(id);
+  if (says_nothing && question != nullptr) engine_.outgoing.send(home, *question);
+}
+
+void Objects::repeat_claims(std::optional<NodeId> only_to) {
+  for (const auto& [id, object] : objects_) {
+    if (engine_.peers.is_for(id, only_to)) claim(id);
+  }
+}
+
 // The block size that all nodes use for an object: a power of two near size/1024, within the
 // limits.
-ObjectMeta EngineTables::cut(ObjectMeta meta) const {
-  std::uint64_t bytes = config_.block_bytes_min;
-  while (bytes < config_.block_bytes_max && bytes * kBlocksPerObjectAim < meta.size_bytes)
+ObjectMeta Objects::cut(ObjectMeta meta) const {
+  std::uint64_t bytes = engine_.config.block_bytes_min;
+  while (bytes < engine_.config.block_bytes_max && bytes * kBlocksPerObjectAim < meta.size_bytes)
     bytes *= 2;
-  if (meta.size_bytes <= config_.inline_bytes_max)
+  if (meta.size_bytes <= engine_.config.inline_bytes_max)
     bytes = std::max<std::uint64_t>(meta.size_bytes, 1);
   meta.block_bytes = static_cast<std::uint32_t>(bytes);
   return meta;
 }
 
 // Returns false if the arena could never hold the range.
-bool EngineTables::ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line) {
-  if (!inventory_.can_hold({size_bytes, 0}, line)) return false;
-  if (!inventory_.is_waiting(id)) inventory_.request(id, {size_bytes, 0}, line, now_);
+bool Objects::ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line) {
+  if (!engine_.inventory.can_hold({size_bytes, 0}, line)) return false;
+  if (!engine_.inventory.is_waiting(id))
+    engine_.inventory.request(id, {size_bytes, 0}, line, engine_.now);
   return true;
 }
 
-void Engine::State::on_admitted(const Admitted& admitted) {
-  const ObjectId& id = admitted.object;
-  const Extent extent = admitted.extent;
-  if (const auto slot = slot_keys_.find(id); slot != slot_keys_.end()) {
-    place_workspace(slot->second, extent);
-    slot_keys_.erase(slot);
+// Returns true if the range is here at once. On false, no request is left waiting.
+bool Objects::reserve_at_once(const ObjectId& id, std::uint64_t size_bytes) {
+  if (!ask_range(id, size_bytes, Line::kCopies)) return false;
+  admit_for(id);
+  LocalObject* const found = find(id);
+  if (found != nullptr && found->extent) return true;
+  engine_.inventory.cancel(id, engine_.now);
+  return false;
+}
+
+// Admits requests range by range, in the order of asking.
+void Objects::admit() {
+  while (const auto next = engine_.inventory.poll_admission(engine_.now)) {
+    if (const auto* admitted = std::get_if<Admitted>(&*next)) {
+      take_range(*admitted);
+    } else if (const auto* refused = std::get_if<Refused>(&*next)) {
+      refuse_range(refused->object, refused->size_bytes);
+    } else if (const auto* spilled = std::get_if<Spill>(&*next)) {
+      engine_.spills.spill(spilled->object);
+    } else {
+      evict(std::get<Evict>(*next).object);
+    }
+  }
+}
+
+void Objects::evict(const ObjectId& id) {
+  ++engine_.counters.evictions;
+  LocalObject& object = at(id);
+  if (object.pinned) {  // the file has it
+    engine_.inventory.release(*object.extent, engine_.now);
+    object.extent.reset();
     return;
   }
-  if (admitted.workspace) place_workspace(id, *admitted.workspace);
-  const auto it = objects_.find(id);
-  if (it == objects_.end()) return inventory_.release(extent, now_);
-  LocalObject& object = it->second;
+  void_bytes(id, object);
+  objects_.erase(id);
+  engine_.folds.forget_outcome(id);
+  claim(id);
+}
+
+// Admits what waits, for a grant or an adoption of `id`, whose claim its caller says.
+void Objects::admit_for(const ObjectId& id) {
+  granting_ = id;
+  admit();
+  granting_.reset();
+}
+
+void Objects::take_range(const Admitted& admitted) {
+  const ObjectId& id = admitted.object;
+  const Extent extent = admitted.extent;
+  if (const auto target = engine_.folds.take_slot_key(id))
+    return engine_.folds.place_workspace(*target, extent);
+  if (admitted.workspace) engine_.folds.place_workspace(id, *admitted.workspace);
+  LocalObject* const found = find(id);
+  if (found == nullptr) return engine_.inventory.release(extent, engine_.now);
+  LocalObject& object = *found;
   object.extent = extent;
   if (object.spilled) {
-    stats_.arena_bytes_orphaned += object.orphaned_bytes();
+    engine_.counters.arena_bytes_orphaned += object.orphaned_bytes();
     object.written_bytes = 0;
-    begin_spill({id, object.incarnation, SpillWay::kRead, extent, *object.spilled, 0}, object);
+    engine_.spills.begin_spill(
+        {id, object.incarnation, SpillWay::kRead, extent, *object.spilled, 0}, object);
   } else if (object.inbound) {
     Bytes payload = std::move(*object.inbound);
     object.inbound.reset();
-    if (!payload.empty()) actions_.emplace_back(WriteInline{extent, std::move(payload)});
+    if (!payload.empty()) engine_.outgoing.act(WriteInline{extent, std::move(payload)});
     LocalStripe whole;
     whole.state = StripeState::kComplete;
     object.stripes.assign(1, whole);
-    if (object.put_request) reply(*object.put_request, Done{});
+    if (object.put_request) engine_.outgoing.reply(*object.put_request, Done{});
     object.put_request.reset();
     claim(id);
     complete(id, object);
@@ -59,70 +176,58 @@ void Engine::State::on_admitted(const Admitted& admitted) {
     LocalStripe root;
     root.state = StripeState::kRoot;
     object.stripes.assign(1, root);
-    reply(*object.put_request, Reserved{extent});
+    engine_.outgoing.reply(*object.put_request, Reserved{extent});
     claim(id);
-  } else if (folds_.contains(id)) {
-    dirty_folds_.insert(id);
+  } else if (engine_.folds.is_folding(id)) {
+    engine_.folds.mark_dirty(id);
     claim(id);
   } else if (granting_ != id) {
     claim(id);  // the range has come: the home may grant the object
   }
 }
 
-void Engine::State::on_refused(const ObjectId& id, std::uint64_t size_bytes) {
-  ObjectId name = id;
-  if (const auto slot = slot_keys_.find(id); slot != slot_keys_.end()) {
-    name = slot->second;
-    slot_keys_.erase(slot);
-  }
-  give_up(name, full_text(name, size_bytes));
+void Objects::refuse_range(const ObjectId& id, std::uint64_t size_bytes) {
+  const ObjectId name = engine_.folds.take_slot_key(id).value_or(id);
+  give_up(name, engine_.overview.full_text(name, size_bytes));
 }
 
 // Gives up an object or a fold that gets no room, here or at its sender.
-void Engine::State::give_up(const ObjectId& name, const std::string& text) {
-  if (folds_.contains(name)) {
-    ReduceReport news;
-    news.code = Code::kStoreFull;
-    news.text = text;
-    report(name, std::move(news));
-    end_fold(name);
-  }
-  const auto it = objects_.find(name);
-  if (it == objects_.end()) return;
-  LocalObject& object = it->second;
+void Objects::give_up(const ObjectId& name, const std::string& text) {
+  engine_.folds.fail_fold(name, text);
+  LocalObject* const found = find(name);
+  if (found == nullptr) return;
+  LocalObject& object = *found;
   if (object.spilled) {  // it can't be read back: fail all waiters, here and elsewhere
     fail_waiters(object, Code::kStoreFull, text);
     object.whole_wanted = false;
-    const auto refused = sender_.drop(name);
-    const std::string where = " (on node " + std::to_string(config_.node.value) + ")";
-    for (const auto& each : refused) send(each.to, Lost{name, Code::kStoreFull, text + where});
-    refuse(refused, name);
-    return give_up_folds_of(name, text);
+    engine_.transfers.fail_readers(name, text);
+    return engine_.folds.give_up_folds_of(name, text);
   }
-  if (object.put_request) reply(*object.put_request, Error{Code::kStoreFull, text});
+  if (object.put_request)
+    engine_.outgoing.reply(*object.put_request, Error{Code::kStoreFull, text});
   object.put_request.reset();
   object.writing = false;
   object.inbound.reset();
   fail_waiters(object, Code::kStoreFull, text);
   object.whole_wanted = object.adopting = object.pinned = false;
-  member_lost(name);
+  engine_.folds.member_lost(name);
   void_bytes(name, object);
   forget_if_empty(name);
 }
 
 // Stores a small object's bytes that came by put or by push. They get a range of their own.
-void Engine::State::store_small(const ObjectId& id, LocalObject& object, Bytes payload) {
+void Objects::store_small(const ObjectId& id, LocalObject& object, Bytes payload) {
   object.inbound = std::move(payload);
   const Line line = object.put_request ? Line::kPuts : Line::kCopies;
-  if (!ask_range(id, object.meta.size_bytes, line)) return on_refused(id, object.meta.size_bytes);
+  if (!ask_range(id, object.meta.size_bytes, line)) return refuse_range(id, object.meta.size_bytes);
   admit();
 }
 
 // Completes an object whose every byte is here and which may be read.
-void Engine::State::complete(const ObjectId& id, LocalObject& object) {
+void Objects::complete(const ObjectId& id, LocalObject& object) {
   if (!object.is_complete() || !object.committed) return;
   for (const Waiter& waiter : object.waiters) answer_get(id, object, waiter);
-  stats_.waiters -= object.waiters.size();
+  engine_.counters.waiters -= object.waiters.size();
   object.waiters.clear();
   object.whole_wanted = false;
   if (object.adopting) {
@@ -131,65 +236,70 @@ void Engine::State::complete(const ObjectId& id, LocalObject& object) {
     if (object.orphaned) claim(id);
   }
   note_use(id);
-  note_here(id);
+  engine_.folds.note_here(id);
 }
 
-void Engine::State::answer_get(const ObjectId& id, LocalObject& object, const Waiter& waiter) {
-  const bool mapped = object.meta.size_bytes > config_.inline_bytes_max;
+void Objects::answer_get(const ObjectId& id, LocalObject& object, const Waiter& waiter) {
+  const bool mapped = object.meta.size_bytes > engine_.config.inline_bytes_max;
   if (mapped) ++object.pins[waiter.client];
-  reply(waiter, Fetched{object.incarnation, object.meta, *object.extent, mapped});
+  engine_.outgoing.reply(waiter, Fetched{object.incarnation, object.meta, *object.extent, mapped});
   note_use(id);
 }
 
-void Engine::State::fail_waiters(LocalObject& object, Code code, const std::string& text) {
-  for (const Waiter& waiter : object.waiters) reply(waiter, Error{code, text});
-  stats_.waiters -= object.waiters.size();
+void Objects::fail_waiters(LocalObject& object, Code code, const std::string& text) {
+  for (const Waiter& waiter : object.waiters) engine_.outgoing.reply(waiter, Error{code, text});
+  engine_.counters.waiters -= object.waiters.size();
   object.waiters.clear();
 }
 
-bool EngineTables::is_free_to_go(const ObjectId& id, const LocalObject& object) const {
-  return object.is_idle_copy() && !sender_.serves(id);
+bool Objects::is_free_to_go(const ObjectId& id, const LocalObject& object) const {
+  return object.is_idle_copy() && !engine_.transfers.serves(id);
+}
+
+std::optional<Rank> Objects::rank_of(const ObjectId& id, const LocalObject& object) const {
+  if (is_free_to_go(id, object)) return object.orphaned ? Rank::kOrphan : Rank::kCopy;
+  if (engine_.spills.may_spill(id, object)) return Rank::kPinned;
+  return std::nullopt;
 }
 
 // Notes a use. The latest use decides the order of eviction.
-void Engine::State::note_use(const ObjectId& id) {
-  const auto it = objects_.find(id);
-  if (it == objects_.end()) return;
-  const LocalObject& object = it->second;
+void Objects::note_use(const ObjectId& id) {
+  LocalObject* const found = find(id);
+  if (found == nullptr) return;
+  const LocalObject& object = *found;
   if (const auto rank = rank_of(id, object)) {
-    inventory_.mark_evictable(id, *object.extent, *rank);
+    engine_.inventory.mark_evictable(id, *object.extent, *rank);
   } else {
-    inventory_.mark_needed(id);
+    engine_.inventory.mark_needed(id);
   }
 }
 
 // Gives the object's range back. A range that is mapped or being sent stays until the last unpin. A
 // range that a client still writes stays until that client reports that it is done.
-void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
+void Objects::void_bytes(const ObjectId& id, LocalObject& object) {
   for (LocalStripe& stripe : object.stripes) {
-    if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
+    if (stripe.state == StripeState::kReceiving) engine_.transfers.end_pull(stripe.transfer, true);
   }
   object.stripes.clear();
   object.written_bytes = 0;
-  stats_.arena_bytes_orphaned -= object.orphaned_bytes();
+  engine_.counters.arena_bytes_orphaned -= object.orphaned_bytes();
   object.orphaned = object.elsewhere = object.adopted = false;
   object.spilling.reset();
   if (object.spilled) {
-    stats_.spill_bytes -= object.spilled->size_bytes;
-    free_file_range(id, *object.spilled);
-    if (!object.extent) gone_.note(id, object.incarnation, now_);
+    engine_.spills.forget_file_copy(id, *object.spilled);
+    if (!object.extent) engine_.keeping.note_gone(id, object.incarnation);
     object.spilled.reset();
   }
-  sole_.erase(id);
-  inventory_.cancel(id, now_);
-  inventory_.mark_needed(id);
-  refuse(sender_.drop(id), id);
+  engine_.keeping.forget_sole(id);
+  engine_.inventory.cancel(id, engine_.now);
+  engine_.inventory.mark_needed(id);
+  engine_.transfers.stop_serving(id);
   if (!object.extent) return;
-  if (object.committed) gone_.note(id, object.incarnation, now_);
+  if (object.committed) engine_.keeping.note_gone(id, object.incarnation);
   std::optional<Waiter> writer;
   if (object.writing) writer = object.put_request;
   if (object.pins.empty() && !writer) {
-    inventory_.release(*object.extent, now_);
+    engine_.inventory.release(*object.extent, engine_.now);
   } else {
     retired_.emplace(std::pair(id, object.incarnation),
                      Retired{*object.extent, std::move(object.pins), writer});
@@ -198,30 +308,28 @@ void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
   object.pins.clear();
 }
 
-void Engine::State::forget_if_empty(const ObjectId& id) {
-  const auto it = objects_.find(id);
-  if (it == objects_.end()) return;
-  const LocalObject& object = it->second;
-  if (object.has_bytes() || object.is_wanted() || inventory_.is_waiting(id) ||
-      folds_.contains(id)) {
+void Objects::forget_if_empty(const ObjectId& id) {
+  LocalObject* const found = find(id);
+  if (found == nullptr) return;
+  const LocalObject& object = *found;
+  if (object.has_bytes() || object.is_wanted() || engine_.inventory.is_waiting(id) ||
+      engine_.folds.is_folding(id)) {
     return;
   }
-  objects_.erase(it);
-  forget_outcome(id);
+  objects_.erase(id);
+  engine_.folds.forget_outcome(id);
   claim(id);
 }
 
 // Drops a part of an object that no request here wants any more. The part would neither grow nor be
 // evicted, and its receivers would wait for the rest.
-void Engine::State::abandon(const ObjectId& id) {
-  const auto it = objects_.find(id);
-  if (it == objects_.end()) return;
-  LocalObject& object = it->second;
+void Objects::abandon(const ObjectId& id) {
+  LocalObject* const found = find(id);
+  if (found == nullptr) return;
+  LocalObject& object = *found;
   if (object.is_wanted() || object.is_whole() || object.writing || object.inbound) return;
-  if (folds_.contains(id)) {  // its own stripes stay; receivers of others ask the home again
-    refuse(sender_.drop(id), id);
-    return;
-  }
+  // The stripes of a fold stay; receivers of other stripes ask the home again.
+  if (engine_.folds.is_folding(id)) return engine_.transfers.stop_serving(id);
   if (object.pinned || object.is_idle_copy()) return;
   void_bytes(id, object);
   forget_if_empty(id);
@@ -229,11 +337,11 @@ void Engine::State::abandon(const ObjectId& id) {
 
 // Ends a put whose bytes are replaced or dropped. A put that has its range gets the error with its
 // next message, and a put that waits for its range gets it at once.
-void Engine::State::end_put(const ObjectId& id, LocalObject& object, const char* what_happened) {
+void Objects::end_put(const ObjectId& id, LocalObject& object, const char* what_happened) {
   if (object.put_request && !object.extent) {
-    reply(*object.put_request,
-          Error{Code::kObjectLost,
-                "object " + short_name(id) + " was " + what_happened + " while it was being put"});
+    engine_.outgoing.reply(*object.put_request,
+                           Error{Code::kObjectLost, "object " + short_name(id) + " was " +
+                                                        what_happened + " while it was being put"});
   }
   void_bytes(id, object);
   object.put_request.reset();
@@ -242,28 +350,28 @@ void Engine::State::end_put(const ObjectId& id, LocalObject& object, const char*
 }
 
 // Drops bytes because the home says so, or because this node decided it.
-void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool deleted) {
+void Objects::drop_object(const ObjectId& id, Incarnation upto, bool deleted) {
   if (deleted) {
-    tombstones_.note(id, upto, now_);
-    failed_.erase(id);
-    committed_.erase(id);
+    engine_.keeping.note_deleted(id, upto);
+    engine_.calls.forget_failure(id);
+    engine_.folds.erase_outcome(id);
   }
-  const auto it = objects_.find(id);
-  if (it == objects_.end()) return;
-  LocalObject& object = it->second;
+  LocalObject* const found = find(id);
+  if (found == nullptr) return;
+  LocalObject& object = *found;
   if (object.incarnation > upto) return;
   const bool was_put = object.writing || object.inbound;
-  end_fold(id);
+  engine_.folds.end_fold(id);
   end_put(id, object, "deleted");
-  if (deleted) gone_.forget(id);  // the home ends all of its leases
+  if (deleted) engine_.keeping.forget_gone(id);  // the home ends all of its leases
   object.incarnation = Incarnation{0};
   object.target_epoch = TargetEpoch{0};
   object.meta = ObjectMeta{};
   object.committed = true;
   object.pinned = object.adopting = object.is_branch = false;
   if (deleted) object.whole_wanted = false;
-  committed_.erase(id);
-  note_here(id);
+  engine_.folds.erase_outcome(id);
+  engine_.folds.note_here(id);
   if (object.is_wanted()) claim(id);
   if (was_put || !object.is_wanted()) forget_if_empty(id);
 }
@@ -271,20 +379,19 @@ void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool delet
 // Frees retired ranges of a name once none of them is pinned. A release names an object, not a
 // range, so no range under a name is freed before the last pin of any of them. Cost: O(ranges of
 // the name), because a client may end with pins of thousands of deleted objects.
-void Engine::State::free_retired(const ObjectId& id, Incarnation incarnation) {
-  const auto live = objects_.find(id);
-  const bool is_shared = live != objects_.end() && live->second.incarnation == incarnation &&
-                         !live->second.pins.empty();
+void Objects::free_retired(const ObjectId& id, Incarnation incarnation) {
+  LocalObject* const live = find(id);
+  const bool is_shared = live != nullptr && live->incarnation == incarnation && !live->pins.empty();
   const auto [first, last] = retired_.equal_range({id, incarnation});
   const bool is_used = std::any_of(first, last, [](const auto& each) {
     return !each.second.pins.empty() || each.second.writer.has_value();
   });
   if (is_shared || is_used) return;
-  for (auto it = first; it != last; ++it) inventory_.release(it->second.extent, now_);
+  for (auto it = first; it != last; ++it) engine_.inventory.release(it->second.extent, engine_.now);
   retired_.erase(first, last);
 }
 
-void Engine::State::unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all) {
+void Objects::unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all) {
   const auto take = [&](std::map<ClientId, std::uint32_t>& pins) {
     const auto pin = pins.find(client);
     if (pin == pins.end()) return false;
@@ -295,11 +402,52 @@ void Engine::State::unpin(const ObjectId& id, Incarnation incarnation, ClientId 
   for (auto old = first; old != last; ++old) {
     if (take(old->second.pins)) return free_retired(id, incarnation);
   }
-  const auto it = objects_.find(id);
-  if (it == objects_.end() || it->second.incarnation != incarnation) return;
-  if (!take(it->second.pins)) return;
+  LocalObject* const found = find(id);
+  if (found == nullptr || found->incarnation != incarnation) return;
+  if (!take(found->pins)) return;
   note_use(id);
   if (first != last) free_retired(id, incarnation);
+}
+
+// Returns the shape of a source that is here; else nullptr.
+const ObjectMeta* Objects::meta_here(const ReduceSource& source) const {
+  const LocalObject* const found = find(source.object);
+  if (found == nullptr || !found->is_here() || !found->committed) return nullptr;
+  const bool is_it = source.incarnation.value == 0 || source.incarnation == found->incarnation;
+  return is_it ? &found->meta : nullptr;
+}
+
+const LocalObject* Objects::find(const ObjectId& id) const {
+  const auto it = objects_.find(id);
+  return it == objects_.end() ? nullptr : &it->second;
+}
+
+void Objects::check_invariants() const {
+  std::map<std::uint64_t, std::uint64_t> ranges;
+  const auto add = [&](const Extent& extent) {
+    HOPLITE_CHECK(ranges.emplace(extent.offset, extent.size_bytes).second);
+  };
+  std::uint64_t waiters = 0;
+  std::uint64_t orphaned_bytes = 0;
+  for (const auto& [id, object] : objects_) {
+    if (object.extent) add(*object.extent);
+    HOPLITE_CHECK(!(object.extent && engine_.inventory.is_waiting(id)));
+    HOPLITE_CHECK(engine_.inventory.rank(id) == rank_of(id, object));
+    waiters += object.waiters.size();
+    orphaned_bytes += object.orphaned_bytes();
+  }
+  HOPLITE_CHECK(waiters == engine_.counters.waiters);
+  HOPLITE_CHECK(orphaned_bytes == engine_.counters.arena_bytes_orphaned);
+  for (const auto& [name, retired] : retired_) add(retired.extent);
+  for (const auto& [target, folding] : engine_.folds.folds()) {
+    for (const Extent& range : folding.workspace.ranges()) add(range);
+  }
+  std::uint64_t end = 0;
+  for (const auto& [offset, bytes] : ranges) {
+    HOPLITE_CHECK(offset >= end);
+    end = offset + bytes;
+  }
+  HOPLITE_CHECK(end <= engine_.inventory.capacity_bytes());
 }
 
 }  // namespace hoplite

@@ -1,10 +1,13 @@
-// The receiving end: leases become pulls, blocks land in an object or in a fold.
 // SPDX-License-Identifier: Apache-2.0
+#include "plan/engine/transfers.h"
+
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
-#include "plan/engine/state.h"
+#include "base/prng.h"
+#include "plan/engine/owners.h"
 
 namespace hoplite {
 namespace {
@@ -29,55 +32,63 @@ bool is_link_busy(std::uint64_t bytes, Duration elapsed, std::uint64_t& rate_mos
 
 }  // namespace
 
-void Engine::State::handle_grant(NodeId from, const Grant& grant) {
+// Each incarnation of a node has its own range of transfer ids, so that ids of two incarnations
+// never meet at a peer.
+Transfers::Transfers(Owners& engine, std::uint64_t seed)
+    : engine_(engine),
+      rails_(engine.config.rail_queue_bytes),
+      sender_(engine.config.node, engine.config.combined_bytes_max),
+      last_transfer_((std::uint64_t{engine.config.incarnation.value} << 40) | (mix64(seed) & 0xffff)
+                                                                                  << 24) {}
+
+void Transfers::handle_grant(NodeId from, const Grant& grant) {
   const ObjectId& id = grant.object;
-  if (from != view_.home_of(id) || !names_bytes(grant)) return;
-  const auto it = objects_.find(id);
-  if (it == objects_.end() || !it->second.is_wanted() || it->second.is_whole() ||
-      it->second.writing || it->second.inbound) {
-    if (it != objects_.end()) note_lease(it->second, grant);
-    if (it != objects_.end() && it->second.is_late_copy())
+  if (from != engine_.peers.home_of(id) || !names_bytes(grant)) return;
+  LocalObject* const found = engine_.objects.find(id);
+  if (found == nullptr || !found->is_wanted() || found->is_whole() || found->writing ||
+      found->inbound) {
+    if (found != nullptr) note_lease(*found, grant);
+    if (found != nullptr && found->is_late_copy())
       return;  // a claim that still wants it would be answered by the same grant
-    return claim(id);
+    return engine_.objects.claim(id);
   }
   // The home has forgotten the deletion, or never heard of it, and would grant the object again.
-  if (is_deleted(id, grant.incarnation)) {
-    return send(view_.home_of(id), Delete{id, grant.incarnation});
+  if (engine_.keeping.is_deleted(id, grant.incarnation)) {
+    return engine_.outgoing.send(engine_.peers.home_of(id), Delete{id, grant.incarnation});
   }
-  LocalObject& object = it->second;
+  LocalObject& object = *found;
   const bool is_same =
       object.incarnation == grant.incarnation && object.target_epoch == grant.target_epoch;
   // The same bytes have the same shape, and a fold here is cut by its planner.
-  if (is_same && object.extent && object.meta != grant.meta) return claim(id);
-  if (is_same && folds_.contains(id) && object.stripes.size() != grant.stripe_count) {
-    return claim(id);
+  if (is_same && object.extent && object.meta != grant.meta) return engine_.objects.claim(id);
+  if (is_same && engine_.folds.is_folding(id) && object.stripes.size() != grant.stripe_count) {
+    return engine_.objects.claim(id);
   }
   // This node has a later target epoch than the grant: the claim says so to the home.
   if (object.incarnation == grant.incarnation && object.target_epoch > grant.target_epoch) {
-    return claim(id);
+    return engine_.objects.claim(id);
   }
   if (object.incarnation != grant.incarnation || object.target_epoch != grant.target_epoch) {
     // A fold of an older target epoch goes with its bytes: a grant may overtake the ReduceOwn.
-    end_fold(id);
+    engine_.folds.end_fold(id);
     // A receiver may send PullStart before this node's own Grant arrives, because the home told it
     // about this node first. Its edge stays: this node has no bytes yet (incarnation 0).
-    if (object.incarnation.value != 0) void_bytes(id, object);
+    if (object.incarnation.value != 0) engine_.objects.void_bytes(id, object);
     object.incarnation = grant.incarnation;
     object.target_epoch = grant.target_epoch;
     object.committed = grant.target_epoch.value == 0;
     object.pinned = false;
   }
   object.meta = grant.meta;
-  gone_.forget(id);
+  engine_.keeping.forget_gone(id);
   if (!object.extent) {
     const std::uint64_t size = grant.meta.size_bytes;
-    if (!ask_range(id, size, Line::kCopies)) return on_refused(id, size);
-    granting_ = id;
-    admit();
-    granting_.reset();
+    if (!engine_.objects.ask_range(id, size, Line::kCopies))
+      return engine_.objects.refuse_range(id, size);
+    engine_.objects.admit_for(id);
     // Without a range there is no lease. The claim says that this node wants nothing until it has
     // room.
-    if (!objects_.contains(id) || !object.extent) return claim(id);
+    if (!engine_.objects.contains(id) || !object.extent) return engine_.objects.claim(id);
   }
   if (object.stripes.size() != grant.stripe_count) {
     for (LocalStripe& stripe : object.stripes) {
@@ -89,7 +100,7 @@ void Engine::State::handle_grant(NodeId from, const Grant& grant) {
   if (grant.lease <= stripe.lease) return;
   stripe.lease = grant.lease;
   if (stripe.state == StripeState::kComplete || stripe.state == StripeState::kRoot)
-    return claim(id);
+    return engine_.objects.claim(id);
   if (stripe.state == StripeState::kReceiving) {
     stripe.ready = pulls_.at(stripe.transfer).ready();
     end_pull(stripe.transfer, true);
@@ -97,65 +108,54 @@ void Engine::State::handle_grant(NodeId from, const Grant& grant) {
   start_pull(id, object, grant.stripe, grant.sender);
 }
 
-void Engine::State::start_pull(const ObjectId& id, LocalObject& object, StripeIndex index,
-                               NodeId sender) {
+void Transfers::start_pull(const ObjectId& id, LocalObject& object, StripeIndex index,
+                           NodeId sender) {
   LocalStripe& stripe = object.stripes[index.value];
   stripe.beyond.clear();
   const auto count = static_cast<std::uint16_t>(object.stripes.size());
   if (stripe.ready >= stripe_blocks(object.meta.block_count(), count, index)) {
     stripe.state = StripeState::kComplete;
-    claim(id);
-    return complete(id, object);
+    engine_.objects.claim(id);
+    return engine_.objects.complete(id, object);
   }
-  const TransferId transfer{++last_transfer_};
-  if (!progress_due_) progress_due_ = now_ + config_.progress_window;
+  const TransferId transfer = next_transfer();
+  if (!progress_due_) progress_due_ = engine_.now + engine_.config.progress_window;
   stripe.state = StripeState::kReceiving;
   stripe.sender = sender;
   stripe.transfer = transfer;
-  open_pull(transfer,
-            Pull(PullGoal{id, object.incarnation, object.target_epoch, object.meta, count, index,
-                          sender, stripe.ready},
-                 count > 1 ? std::max(window_blocks(object.meta, config_), kCreditBlocksStriped)
-                           : window_blocks(object.meta, config_)),
-            OpenReceive{transfer, sender, id, object.incarnation, object.target_epoch, object.meta,
-                        count, index, *object.extent, 0});
+  open_pull(
+      transfer,
+      Pull(PullGoal{id, object.incarnation, object.target_epoch, object.meta, count, index, sender,
+                    stripe.ready},
+           count > 1 ? std::max(window_blocks(object.meta, engine_.config), kCreditBlocksStriped)
+                     : window_blocks(object.meta, engine_.config)),
+      OpenReceive{transfer, sender, id, object.incarnation, object.target_epoch, object.meta, count,
+                  index, *object.extent, 0});
 }
 
-void Engine::State::open_pull(TransferId transfer, Pull pull, const OpenReceive& receive) {
-  actions_.emplace_back(receive);
+void Transfers::open_pull(TransferId transfer, Pull pull, const OpenReceive& receive) {
+  engine_.outgoing.act(receive);
   const NodeId sender = pull.goal().sender;
-  pull.started = links_.contains(sender);
-  if (pull.started) send(sender, pull.start(), transfer);
+  pull.started = engine_.outgoing.is_up(sender);
+  if (pull.started) engine_.outgoing.send(sender, pull.start(), transfer);
   pulls_.emplace(transfer, std::move(pull));
-  if (!view_.is_live(sender)) out_of_reach_.emplace_back(now_ + config_.regrant_delay, transfer);
+  if (!engine_.peers.view().is_live(sender))
+    out_of_reach_.emplace_back(engine_.now + engine_.config.regrant_delay, transfer);
 }
 
-void Engine::State::end_pull(TransferId transfer, bool tell_sender) {
+void Transfers::end_pull(TransferId transfer, bool tell_sender) {
   const auto it = pulls_.find(transfer);
   if (it == pulls_.end()) return;
   const Pull& pull = it->second;
-  actions_.emplace_back(CloseReceive{transfer, pull.goal().sender});
-  if (tell_sender && pull.started) send(pull.goal().sender, PullStop{}, transfer);
-  if (pull.fold) {
-    if (const auto fold = folds_.find(pull.fold->target); fold != folds_.end()) {
-      Folding& folding = fold->second;
-      folding.free_slots.insert(folding.pulls.extract(transfer).mapped());
-      folding.paces.at(pull.goal().stripe).end(transfer);
-      auto& members = folding.accumulator.members();
-      for (const std::uint32_t index : pull.fold->members) {
-        const auto member = members.find(index);
-        if (member == members.end()) continue;
-        member->second.pulled.erase(pull.goal().stripe);
-        folding.news.insert(index);  // the member may have more blocks
-      }
-    }
-  }
+  engine_.outgoing.act(CloseReceive{transfer, pull.goal().sender});
+  if (tell_sender && pull.started) engine_.outgoing.send(pull.goal().sender, PullStop{}, transfer);
+  if (pull.fold) engine_.folds.note_pull_ended(transfer, pull);
   pulls_.erase(it);
 }
 
 // The sender can't go on. The leading blocks stay; blocks behind a gap come again. The home finds
 // another sender.
-void Engine::State::fail_pull(TransferId transfer) {
+void Transfers::fail_pull(TransferId transfer) {
   const auto it = pulls_.find(transfer);
   if (it == pulls_.end()) return;
   const Pull& pull = it->second;
@@ -163,30 +163,40 @@ void Engine::State::fail_pull(TransferId transfer) {
   if (pull.fold) {
     const FoldGoal goal = *pull.fold;
     end_pull(transfer, true);
-    const auto fold = folds_.find(goal.target);
-    if (fold == folds_.end()) return;
-    auto& members = fold->second.accumulator.members();
-    for (const std::uint32_t index : goal.members) {
-      const auto member = members.find(index);
-      if (member == members.end()) continue;
-      member->second.located = false;
-      member->second.failed = sender;
-    }
-    dirty_folds_.insert(goal.target);
-    return;
+    return engine_.folds.note_pull_failed(goal, sender);
   }
   const ObjectId id = pull.goal().object;
-  LocalStripe& stripe = objects_.at(id).stripes[pull.goal().stripe.value];
+  LocalStripe& stripe = engine_.objects.at(id).stripes[pull.goal().stripe.value];
   stripe.ready = pull.ready();
   stripe.beyond.clear();
   stripe.state = StripeState::kIdle;
   stripe.sender = sender;
   end_pull(transfer, true);
-  claim(id);
-  abandon(id);
+  engine_.objects.claim(id);
+  engine_.objects.abandon(id);
 }
 
-void Engine::State::handle_block_landed(const BlockLanded& event) {
+void Transfers::handle_pull_refused(NodeId from, TransferId transfer) {
+  const auto it = pulls_.find(transfer);
+  if (it == pulls_.end() || it->second.goal().sender != from) return;
+  const Pull& pull = it->second;
+  if (!pull.fold || pull.fold->members.size() == 1) return fail_pull(transfer);
+  engine_.folds.ask_singly(pull.fold->target, from);
+  end_pull(transfer, false);
+}
+
+bool Transfers::pulls_from(NodeId sender, const ObjectId& object) const {
+  return std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& each) {
+    const PullGoal& goal = each.second.goal();
+    return goal.sender == sender && goal.object == object;
+  });
+}
+
+void Transfers::give_credit(TransferId transfer, std::uint32_t blocks) {
+  engine_.outgoing.send(pulls_.at(transfer).goal().sender, Credit{blocks}, transfer);
+}
+
+void Transfers::handle_block_landed(const BlockLanded& event) {
   const auto it = pulls_.find(event.transfer);
   if (it == pulls_.end() || it->second.goal().sender != event.from) return;
   Pull& pull = it->second;
@@ -195,27 +205,28 @@ void Engine::State::handle_block_landed(const BlockLanded& event) {
   if (!landed.is_new) return;
   if (progress_due_) landed_[pull.goal().object] += pull.goal().meta.block_bytes;
   if (progress_due_) landed_all_ += pull.goal().meta.block_bytes;
-  ++stats_.blocks_received;
-  inventory_.note_progress(now_);
-  if (pull.fold) return land_in_fold(event.transfer, pull, landed);
+  ++engine_.counters.blocks_received;
+  engine_.inventory.note_progress(engine_.now);
+  if (pull.fold) return engine_.folds.land_in_fold(event.transfer, pull, landed);
   if (landed.credits > 0 && !pull.is_done()) {
-    send(event.from, Credit{landed.credits}, event.transfer);
+    engine_.outgoing.send(event.from, Credit{landed.credits}, event.transfer);
   }
   land_in_object(event.transfer, pull, was_beginning && !pull.is_beginning());
 }
 
-void Engine::State::land_in_object(TransferId transfer, Pull& pull, bool has_begun) {
+void Transfers::land_in_object(TransferId transfer, Pull& pull, bool has_begun) {
   const ObjectId id = pull.goal().object;
-  LocalObject& object = objects_.at(id);
+  LocalObject& object = engine_.objects.at(id);
   LocalStripe& stripe = object.stripes[pull.goal().stripe.value];
   stripe.ready = pull.ready();
   if (!pull.beyond().empty() || !stripe.beyond.empty()) stripe.beyond = pull.beyond();
-  if (object.whole_wanted) note_here(id);
+  if (object.whole_wanted) engine_.folds.note_here(id);
   if (has_begun && object.target_epoch.value == 0) {
     // The home balances a forest when it hears that other objects share this link.
     const bool is_one_of_many = landed_[id] * 2 <= landed_all_;
     if (is_one_of_many) {
-      send(view_.home_of(id), Progress{id, object.incarnation, object.target_epoch, {}});
+      engine_.outgoing.send(engine_.peers.home_of(id),
+                            Progress{id, object.incarnation, object.target_epoch, {}});
     }
   }
   if (!pull.is_done()) return;
@@ -225,21 +236,21 @@ void Engine::State::land_in_object(TransferId transfer, Pull& pull, bool has_beg
     unsaid_.insert(id);
     return;
   }
-  claim(id);
-  complete(id, object);
+  engine_.objects.claim(id);
+  engine_.objects.complete(id, object);
 }
 
 // Tells the homes which stripes have come and how far the others are, for a limited number of
 // objects per window.
-void Engine::State::report_progress() {
-  if (!progress_due_ || *progress_due_ > now_) return;
-  const Duration elapsed = now_ - *progress_due_ + config_.progress_window;
+void Transfers::report_progress() {
+  if (!progress_due_ || *progress_due_ > engine_.now) return;
+  const Duration elapsed = engine_.now - *progress_due_ + engine_.config.progress_window;
   progress_due_.reset();
   const auto landed = std::exchange(landed_, {});
   const std::uint64_t landed_all = std::exchange(landed_all_, 0);
   const bool is_busy = is_link_busy(landed_all, elapsed, landed_rate_most_);
   for (const ObjectId& id : std::exchange(unsaid_, {})) {
-    if (objects_.contains(id)) claim(id);
+    if (engine_.objects.contains(id)) engine_.objects.claim(id);
   }
   std::map<ObjectId, Progress> said;
   for (const auto& [transfer, pull] : pulls_) {
@@ -252,50 +263,161 @@ void Engine::State::report_progress() {
     const auto its = landed.find(goal.object);
     const bool is_one_of_many = its == landed.end() || its->second * 2 <= landed_all;
     if (is_busy && is_one_of_many) continue;  // no other sender would have been faster
-    const LeaseId lease = objects_.at(goal.object).stripes[goal.stripe.value].lease;
+    const LeaseId lease = engine_.objects.at(goal.object).stripes[goal.stripe.value].lease;
     progress.stripes.push_back({goal.stripe, lease, pull.ready()});
   }
   if (said.empty()) return;
-  progress_due_ = now_ + config_.progress_window;
+  progress_due_ = engine_.now + engine_.config.progress_window;
   auto next = said.upper_bound(progress_after_);
-  for (std::size_t i = std::min(said.size(), config_.progress_per_window_max); i > 0; --i, ++next) {
+  for (std::size_t i = std::min(said.size(), engine_.config.progress_per_window_max); i > 0;
+       --i, ++next) {
     if (next == said.end()) next = said.begin();
     progress_after_ = next->first;
-    send(view_.home_of(next->first), std::move(next->second));
+    engine_.outgoing.send(engine_.peers.home_of(next->first), std::move(next->second));
   }
 }
 
-// Folds a block from its slot into the accumulator before the credit that frees the slot goes out.
-void Engine::State::land_in_fold(TransferId transfer, Pull& pull, const Pull::Landed& landed) {
-  Folding& folding = folds_.at(pull.fold->target);
-  const LocalObject& target = objects_.at(pull.fold->target);
-  const BlockIndex block = stripe_block(pull.goal().stripe_count, pull.goal().stripe, landed.n);
-  const std::uint64_t slot = landed.n % pull.window();
-  fold_block(target, folding, pull.fold->members, block,
-             pull.slots.offset + slot * pull.goal().meta.block_bytes);
-  dirty_folds_.insert(pull.fold->target);
-  if (pull.is_done()) return end_pull(transfer, false);
-  folding.paces.at(pull.goal().stripe).advance(transfer, pull.ready(), landed.credits);
+void Transfers::fail_out_of_reach() {
+  while (!out_of_reach_.empty() && out_of_reach_.front().first <= engine_.now) {
+    const TransferId transfer = out_of_reach_.front().second;
+    out_of_reach_.pop_front();
+    fail_pull(transfer);
+  }
 }
 
-void Engine::State::handle_block_sent(const BlockSent& event) {
-  rails_.handle_sent(event, now_);
+std::optional<Instant> Transfers::next_deadline() const {
+  std::optional<Instant> earliest = progress_due_;
+  if (out_of_reach_.empty()) return earliest;
+  const Instant fails_at = out_of_reach_.front().first;
+  return earliest && *earliest < fails_at ? earliest : fails_at;
+}
+
+void Transfers::handle_pull_start(NodeId from, TransferId transfer, const PullStart& start) {
+  const LocalObject* const object = engine_.objects.find(start.object);
+  // The home may have leased the object to the receiver before it heard that the bytes are gone
+  // from here, even if this node wants them again.
+  const bool is_gone = engine_.keeping.may_be_gone(start.object, start.incarnation) &&
+                       (object == nullptr || !object->is_here());
+  const bool is_past = start.of_branch && engine_.keeping.is_deleted(start.object, Incarnation{1});
+  // Refuse to combine if any of the objects is spilled, because they may not all fit into the arena
+  // at once. The receiver then asks for each by itself.
+  const auto is_filed = [&](const ObjectId& id) {
+    LocalObject* const at = engine_.objects.find(id);
+    return at != nullptr && at->spilled && !at->is_complete();
+  };
+  const bool is_apart = !start.beside.empty() &&
+                        (is_filed(start.object) ||
+                         std::any_of(start.beside.begin(), start.beside.end(),
+                                     [&](const Beside& other) { return is_filed(other.object); }));
+  // A faulty peer may start a transfer that is already in flight.
+  for (const ObjectId& served : sender_.handle_stop(from, transfer))
+    engine_.objects.note_use(served);
+  if (is_gone || is_past || is_apart ||
+      !sender_.handle_start(from, transfer, start, engine_.objects.all())) {
+    engine_.outgoing.send(from, PullRefused{}, transfer);
+  }
+  engine_.objects.note_use(start.object);
+  if (sender_.serves(start.object)) engine_.spills.fetch_spilled(start.object);
+  for (const Beside& other : start.beside) engine_.objects.note_use(other.object);
+}
+
+void Transfers::handle_credit(NodeId from, TransferId transfer, const Credit& credit) {
+  sender_.handle_credit(from, transfer, credit.blocks);
+}
+
+void Transfers::handle_pull_stop(NodeId from, TransferId transfer) {
+  for (const ObjectId& served : sender_.handle_stop(from, transfer))
+    engine_.objects.note_use(served);
+}
+
+// Hands out blocks until every rail's queue is full or nothing is ready.
+void Transfers::pump() {
+  const auto when = [&] {
+    return engine_.outgoing.fold_bytes_left() > 0 ? Combining::kNow : Combining::kLater;
+  };
+  while (auto next = sender_.poll_block(engine_.objects.all(), rails_, engine_.inventory, when(),
+                                        engine_.now)) {
+    SendBlock& block = next->block;
+    block.header.view_epoch = engine_.peers.view().epoch();
+    std::memcpy(&block.header.trace.value, block.header.object.bytes.data(),
+                sizeof block.header.trace.value);
+    if (next->combined.empty()) {
+      ++engine_.objects.at(block.header.object).pins[ClientId{0}];
+      engine_.inventory.mark_needed(block.header.object);
+    } else {
+      engine_.folds.combine(*next);
+    }
+    ++engine_.counters.blocks_sent;
+    engine_.counters.bytes_sent += block.extent.size_bytes;
+    engine_.outgoing.act(block);
+  }
+  while (const auto refused = sender_.poll_refused()) refuse({*refused}, {});
+}
+
+void Transfers::handle_block_sent(const BlockSent& event) {
+  rails_.handle_sent(event, engine_.now);
   if (const auto sent = sender_.handle_sent(event.to, event.ticket)) {
     let_go(*sent);
   }
 }
 
-void Engine::State::let_go(const Sender::Sent& sent) {
-  if (sent.borrowed) return inventory_.give_back(*sent.borrowed);
-  unpin(sent.object, sent.incarnation, ClientId{0}, false);
+void Transfers::let_go(const Sender::Sent& sent) {
+  if (sent.borrowed) return engine_.inventory.give_back(*sent.borrowed);
+  engine_.objects.unpin(sent.object, sent.incarnation, ClientId{0}, false);
 }
 
 // Refuses the transfers that `gone` was part of. The objects combined with it may be evicted again.
-void Engine::State::refuse(const std::vector<Sender::Unserved>& refused, const ObjectId& gone) {
+void Transfers::refuse(const std::vector<Sender::Unserved>& refused, const ObjectId& gone) {
   for (const Sender::Unserved& each : refused) {
-    send(each.to, PullRefused{}, each.transfer);
+    engine_.outgoing.send(each.to, PullRefused{}, each.transfer);
     for (const ObjectId& object : each.objects) {
-      if (object != gone) note_use(object);
+      if (object != gone) engine_.objects.note_use(object);
+    }
+  }
+}
+
+// Refuses the transfers that read the object here, because its bytes go.
+void Transfers::stop_serving(const ObjectId& id) { refuse(sender_.drop(id), id); }
+
+// Tells the receivers of the object that it can't be read back here.
+void Transfers::fail_readers(const ObjectId& id, const std::string& text) {
+  const auto refused = sender_.drop(id);
+  const std::string where = " (on node " + std::to_string(engine_.config.node.value) + ")";
+  for (const auto& each : refused)
+    engine_.outgoing.send(each.to, Lost{id, Code::kStoreFull, text + where});
+  refuse(refused, id);
+}
+
+void Transfers::open_rails(NodeId node, std::size_t count) { rails_.handle_link_up(node, count); }
+
+// Pulls from `node` begin again over its new link.
+void Transfers::start_pulls_from(NodeId node) {
+  for (auto& [transfer, pull] : pulls_) {
+    if (pull.goal().sender != node || pull.started) continue;
+    pull.started = true;
+    engine_.outgoing.send(node, pull.start(), transfer);
+  }
+}
+
+void Transfers::stop_sending_to(NodeId node) {
+  rails_.handle_link_down(node);
+  for (const ObjectId& served : sender_.handle_link_down(node)) engine_.objects.note_use(served);
+  for (const Sender::Sent& sent : sender_.take_unsent(node)) let_go(sent);
+}
+
+void Transfers::fail_pulls_from(NodeId node) {
+  std::vector<TransferId> broken;
+  for (const auto& [transfer, pull] : pulls_) {
+    if (pull.goal().sender == node) broken.push_back(transfer);
+  }
+  for (const TransferId transfer : broken) fail_pull(transfer);
+}
+
+void Transfers::check_invariants() const {
+  rails_.check_invariants();
+  for (const auto& [id, object] : engine_.objects.all()) {
+    for (const LocalStripe& stripe : object.stripes) {
+      HOPLITE_CHECK((stripe.state == StripeState::kReceiving) == pulls_.contains(stripe.transfer));
     }
   }
 }

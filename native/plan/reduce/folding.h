@@ -1,4 +1,5 @@
-// An owner's state of the stripes that it folds in a reduce. Plain data, changed by Engine::State.
+// An owner's state of the stripes that it folds in a reduce. Plain data, changed by the
+// engine's Folds.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -36,6 +37,14 @@ struct Folding {
   // More members have come; `all`: what was known of the others has changed as well.
   void note_members(const ReduceOwn& own, bool all);
   void stop_waiting(const Accumulator::Member& member);
+  std::size_t take_slot();  // the lowest free one
+  // Returns the member with which an owner begins: each owner with another one, so that not all
+  // pull from the same node at once.
+  [[nodiscard]] std::uint32_t first_in_turn() const;
+  // Returns the members that one pull combines in the stripe: `member`, and the waiting members
+  // that the same node has and that lack the same blocks.
+  [[nodiscard]] std::vector<std::uint32_t> combined_with(std::uint32_t member, StripeIndex stripe,
+                                                         std::uint64_t bytes_max) const;
 };
 enum class Here { kNothing, kSome, kAll };  // of what an owner lacks of a member
 

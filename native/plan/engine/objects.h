@@ -1,0 +1,97 @@
+// The objects of this node: what it has and wants of each, and the clients that put, get and map
+// them. Ranges of the arena are requested, granted, voided and evicted here. Transfers, Folds and
+// Spills advance one object's entry, which find(), at() and make() return. Only Objects erases
+// entries.
+// Invariants: an object with a range does not wait for one, and its rank of eviction in the
+// inventory follows from its state; extents of objects, of ranges without a name and of folds never
+// overlap. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "plan/broadcast/sender.h"
+#include "plan/messages.h"
+#include "plan/objects/inventory.h"
+#include "plan/objects/local_object.h"
+
+namespace hoplite {
+
+struct Owners;
+
+struct Retired {  // bytes without a name that are still mapped, sent or written
+  Extent extent;
+  std::map<ClientId, std::uint32_t> pins;
+  std::optional<Waiter> writer;  // of a dropped put whose client does not know yet
+};
+
+class Objects {
+ public:
+  using RetiredRanges = std::multimap<std::pair<ObjectId, Incarnation>, Retired>;
+
+  explicit Objects(Owners& engine) : engine_(engine) {}
+
+  // ---- from clients ----
+  void handle_put(const Waiter& waiter, const PutCommand& put);
+  void handle_wrote(const Waiter& waiter, const WroteCommand& wrote);
+  void handle_get(const Waiter& waiter, const GetCommand& get);
+  void handle_release(ClientId client, const ReleaseCommand& release);
+  void handle_cancel(const Waiter& waiter, const CancelCommand& cancel);
+  void handle_client_lost(ClientId client);
+  // ---- from the home, or the sender of a pull ----
+  void handle_lost(NodeId from, const Lost& lost);
+
+  // ---- the table ----
+  [[nodiscard]] const LocalObjects& all() const { return objects_; }
+  [[nodiscard]] LocalObject* find(const ObjectId& id);  // nullptr: nothing is known of it
+  [[nodiscard]] const LocalObject* find(const ObjectId& id) const;
+  [[nodiscard]] LocalObject& at(const ObjectId& id) { return objects_.at(id); }
+  [[nodiscard]] bool contains(const ObjectId& id) const { return objects_.contains(id); }
+  [[nodiscard]] LocalObject& make(const ObjectId& id) { return objects_[id]; }
+  void forget_if_empty(const ObjectId& id);
+  [[nodiscard]] const RetiredRanges& retired() const { return retired_; }
+
+  // ---- what the home hears ----
+  void claim(const ObjectId& id);
+  void repeat_claims(std::optional<NodeId> only_to);
+
+  // ---- ranges ----
+  bool ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line);
+  bool reserve_at_once(const ObjectId& id, std::uint64_t size_bytes);
+  void admit();
+  void admit_for(const ObjectId& id);
+  void refuse_range(const ObjectId& id, std::uint64_t size_bytes);
+  void give_up(const ObjectId& name, const std::string& text);
+  void note_use(const ObjectId& id);
+  void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all);
+  [[nodiscard]] bool is_free_to_go(const ObjectId& id, const LocalObject& object) const;
+  [[nodiscard]] std::optional<Rank> rank_of(const ObjectId& id, const LocalObject& object) const;
+
+  // ---- bytes ----
+  [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
+  void store_small(const ObjectId& id, LocalObject& object, Bytes payload);
+  void complete(const ObjectId& id, LocalObject& object);
+  void fail_waiters(LocalObject& object, Code code, const std::string& text);
+  void void_bytes(const ObjectId& id, LocalObject& object);
+  void abandon(const ObjectId& id);
+  void end_put(const ObjectId& id, LocalObject& object, const char* what_happened);
+  void drop_object(const ObjectId& id, Incarnation upto, bool deleted);
+  [[nodiscard]] const ObjectMeta* meta_here(const ReduceSource& source) const;
+  void check_invariants() const;
+
+ private:
+  void take_back(ObjectId id, LocalObject& object, const Waiter& waiter);
+  void answer_get(const ObjectId& id, LocalObject& object, const Waiter& waiter);
+  void take_range(const Admitted& admitted);
+  void evict(const ObjectId& id);
+  void free_retired(const ObjectId& id, Incarnation incarnation);
+
+  Owners& engine_;
+  LocalObjects objects_;
+  RetiredRanges retired_;
+  std::optional<ObjectId> granting_;  // object whose range is requested for its grant
+};
+
+}  // namespace hoplite

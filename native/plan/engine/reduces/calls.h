@@ -1,0 +1,74 @@
+// The caller's side of reduces, and the questions to homes about sources. A source arrives once
+// some node has it; arrivals go to the planner in their order. The planner is the target's home,
+// or this node if the result is small.
+// Invariant: only a call without a planner waits for answers of homes, each about a source of it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "plan/messages.h"
+#include "plan/objects/local_object.h"
+
+namespace hoplite {
+
+struct EngineStats;
+struct Owners;
+
+struct Call {
+  Waiter waiter;
+  ReduceWant want;                                // everything confirmed so far
+  std::multimap<ObjectId, ReduceSource> awaited;  // confirmed once some node has them
+  std::set<ObjectId> unanswered = {};       // those in `awaited` whose homes have not answered
+  bool is_planned = false;                  // True if its planner is known
+  std::deque<ReduceSource> unplanned = {};  // confirmed earlier; the first may be in question
+};
+
+class Calls {
+ public:
+  explicit Calls(Owners& engine) : engine_(engine) {}
+
+  void handle_reduce(const Waiter& waiter, const ReduceCommand& reduce);
+  void handle_reduce_source(const ReduceSourceCommand& command);
+  void handle_located(NodeId from, const Located& located, Bytes payload);
+
+  // ---- calls ----
+  void answer_call(const ReduceState& state);
+  void tell_state(const ReduceState& state);
+  bool cancel_call(const ObjectId& target, const Waiter& waiter);
+  [[nodiscard]] std::vector<std::pair<ObjectId, Waiter>> calls_of(ClientId client) const;
+  void forget_failure(const ObjectId& target) { failed_.erase(target); }
+  // True if this node plans the reduce, for a client here; and the planner of any reduce.
+  [[nodiscard]] bool is_planned_here(const ObjectId& target) const;
+  [[nodiscard]] NodeId planner_of(const ObjectId& target) const;
+
+  // ---- questions ----
+  void ask(const Locate& question);
+  [[nodiscard]] const Locate* find_question(const ObjectId& source) const;  // nullptr: none is open
+  void note_arrival(const ObjectId& source, const Located* located);        // nullptr: lost
+  void repeat_questions(std::optional<NodeId> only_to);  // and calls, and their failures
+
+  void stop_waiting_for_answers();
+  [[nodiscard]] std::optional<Instant> next_deadline() const { return answers_due_; }
+  void add_stats(EngineStats& stats) const;
+  void check_invariants() const;
+
+ private:
+  void confirm(const ObjectId& target, const ReduceSource& source);
+  void begin_call(const ObjectId& target, bool is_lost = false);
+  void forward(const ObjectId& target, const ReduceSource& source);
+  void end_call(const ObjectId& target);
+
+  Owners& engine_;
+  std::map<ObjectId, Call> calls_;
+  std::map<ObjectId, Locate> locates_;
+  std::map<ObjectId, ReduceReport> failed_;  // reduces called here; until deleted
+  std::optional<Instant> answers_due_;       // while a reduce waits to hear which sources are there
+};
+
+}  // namespace hoplite

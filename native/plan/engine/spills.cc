@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/engine/spills.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "plan/engine/owners.h"
+
+namespace hoplite {
+namespace {
+
+// Rounds up to whole blocks of the file, because a file system frees only whole blocks.
+std::uint64_t whole_blocks(std::uint64_t bytes) { return (bytes + 4_KiB - 1) / 4_KiB * 4_KiB; }
+
+// The next step is short, so that reads of other objects don't wait for the whole of a large one.
+SpillJob next_step(SpillId spill, const Spilling& spilling, std::uint64_t bytes_max) {
+  const std::uint64_t left = spilling.file.size_bytes - spilling.done;
+  const std::uint64_t bytes = std::min(left, bytes_max);
+  return {spill, spilling.object, spilling.way,
+          Extent{spilling.arena.offset + spilling.done, bytes},
+          Extent{spilling.file.offset + spilling.done, bytes}};
+}
+
+}  // namespace
+
+// Small objects don't spill because messages carry them whole. Branches don't because they are read
+// once, and targets of folds don't because they change.
+bool Spills::may_spill(const ObjectId& id, const LocalObject& object) const {
+  return engine_.config.when_full == WhenFull::kSpill && object.pinned && !object.spilled &&
+         object.is_idle() && object.is_complete() && !object.is_branch &&
+         object.meta.size_bytes > engine_.config.inline_bytes_max &&
+         !engine_.folds.is_folding(id) && !engine_.transfers.serves(id);
+}
+
+// Drops orphans that only the file holds, then writes the object to the file.
+void Spills::spill(const ObjectId& id) {
+  for (const ObjectId& orphan : std::exchange(orphans_, {})) {
+    LocalObject* const found = engine_.objects.find(orphan);
+    if (found == nullptr || found->extent || !found->spilled) continue;
+    if (!found->orphaned || found->is_wanted() || engine_.transfers.serves(orphan)) continue;
+    engine_.objects.drop_object(orphan, found->incarnation, false);
+  }
+  LocalObject& object = engine_.objects.at(id);
+  const auto at = ranges_.take(whole_blocks(object.meta.size_bytes));
+  HOPLITE_CHECK(at);
+  begin_spill({id, object.incarnation, SpillWay::kWrite, *object.extent,
+               Extent{*at, object.meta.size_bytes}, 0},
+              object);
+}
+
+// A pin of this node keeps the range in the arena, even if the object is dropped meanwhile.
+void Spills::begin_spill(const Spilling& spilling, LocalObject& object) {
+  const SpillId spill{++last_.value};
+  object.spilling = spill;
+  ++object.pins[ClientId{0}];
+  engine_.inventory.mark_needed(spilling.object);
+  under_way_.emplace(spill, spilling);
+  engine_.outgoing.act(next_step(spill, spilling, engine_.config.spill_step_bytes));
+}
+
+// Asks for a range to read a spilled object back into, unless it has one.
+void Spills::fetch_spilled(const ObjectId& id) {
+  LocalObject* const found = engine_.objects.find(id);
+  if (found == nullptr || !found->spilled || found->extent) return;
+  const bool could = engine_.objects.ask_range(id, found->meta.size_bytes, Line::kCopies);
+  HOPLITE_CHECK(could);  // it had one
+}
+
+// A failed write loses nothing: the object stays in the arena, and an object that needs its memory
+// waits as without a file. A failed read loses the copy here. The receivers ask its home, as for
+// any lost copy.
+void Spills::handle_spill_done(const SpillDone& event) {
+  const auto at = under_way_.find(event.spill);
+  if (at == under_way_.end()) return;
+  Spilling& spilling = at->second;
+  LocalObject* const found = engine_.objects.find(spilling.object);
+  const bool is_live = found != nullptr && found->spilling == event.spill;
+  if (!event.error.empty()) ++engine_.counters.spill_errors;
+  if (event.error.empty()) {
+    const std::uint64_t step =
+        std::min(spilling.file.size_bytes - spilling.done, engine_.config.spill_step_bytes);
+    spilling.done += step;
+    const bool is_write = spilling.way == SpillWay::kWrite;
+    (is_write ? engine_.counters.spill_bytes_written : engine_.counters.spill_bytes_read) += step;
+    engine_.inventory.note_progress(engine_.now);
+    if (is_live && !is_write) found->written_bytes = spilling.done;
+    if (is_live && !is_write) engine_.folds.note_here(spilling.object);
+    if (is_live && spilling.done < spilling.file.size_bytes) {
+      engine_.outgoing.act(next_step(event.spill, spilling, engine_.config.spill_step_bytes));
+      return;
+    }
+  }
+  const Spilling ended = spilling;
+  under_way_.erase(at);
+  if (is_live) found->spilling.reset();
+  if (ended.way == SpillWay::kWrite) {
+    error_ = event.error;
+    engine_.inventory.handle_spilled(event.error.empty(), engine_.now);
+    if (is_live && event.error.empty()) {
+      found->spilled = ended.file;
+      engine_.counters.spill_bytes += ended.file.size_bytes;
+    } else {
+      free_file_range(ended.object, ended.file);
+    }
+    return engine_.objects.unpin(ended.object, ended.incarnation, ClientId{0}, false);
+  }
+  ended_.push_back(ended);
+  if (is_live && event.error.empty()) {
+    engine_.objects.complete(ended.object, *found);
+  } else if (is_live) {
+    found->fault = event.error;
+    engine_.objects.drop_object(ended.object, ended.incarnation, false);
+    engine_.folds.member_lost(ended.object);
+  }
+}
+
+// The object's copy in the file goes with its bytes.
+void Spills::forget_file_copy(const ObjectId& id, Extent file) {
+  engine_.counters.spill_bytes -= file.size_bytes;
+  free_file_range(id, file);
+}
+
+void Spills::note_orphan_in_file(const ObjectId& id) { orphans_.insert(id); }
+
+// Unpins an object that has been read back, once the folds have had their turn. Returns false if
+// there is none.
+bool Spills::unpin_read_back() {
+  if (ended_.empty() || !engine_.folds.is_idle()) return false;
+  const Spilling ended = ended_.back();
+  ended_.pop_back();
+  engine_.objects.unpin(ended.object, ended.incarnation, ClientId{0}, false);
+  return true;
+}
+
+void Spills::free_file_range(const ObjectId& id, Extent file) {
+  const Extent whole{file.offset, whole_blocks(file.size_bytes)};
+  ranges_.give_back(whole.offset, whole.size_bytes);
+  engine_.outgoing.act(SpillJob{SpillId{}, id, SpillWay::kFree, {}, whole});
+}
+
+void Spills::check_invariants() const {
+  ranges_.check_invariants();
+  std::uint64_t file_bytes = 0;
+  for (const auto& [id, object] : engine_.objects.all()) {
+    HOPLITE_CHECK(!object.spilled || (object.committed && !object.writing));
+    HOPLITE_CHECK(!object.spilling || (object.extent && under_way_.contains(*object.spilling)));
+    if (object.spilled) file_bytes += object.spilled->size_bytes;
+  }
+  HOPLITE_CHECK(file_bytes == engine_.counters.spill_bytes);
+}
+
+}  // namespace hoplite
