@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from hoplite_ray.values.layout import ReduceOp
 from hoplite_ray.worlds.core.waiting import run_async, run_blocking
 from hoplite_ray.worlds.ops import collectives
 from hoplite_ray.worlds.ops.membership import Membership
@@ -46,11 +47,11 @@ class Collectives:
         result: T = await run_async(steps)
         return result
 
-    def all_reduce(self, array: T, *, op: str = "sum", timeout_s: float | None = None) -> T:
+    def all_reduce(self, array: T, *, op: ReduceOp = "sum", timeout_s: float | None = None) -> T:
         """Fold all members' arrays element by element, in place; all members get the same bits.
 
         Args:    array: an array of one dtype and size at all members; it is filled.
-                 op: "sum", "prod", "min" or "max".
+                 op: "sum", "prod", "min", "max" or "mean"; "mean" takes floats.
                  timeout_s: as for `broadcast`.
         Returns: `array`.
         Raises:  as `broadcast`; InvalidArgumentError for a dtype that the operation does not take.
@@ -69,14 +70,16 @@ class Collectives:
         return result
 
     async def all_reduce_async(
-        self, array: T, *, op: str = "sum", timeout_s: float | None = None
+        self, array: T, *, op: ReduceOp = "sum", timeout_s: float | None = None
     ) -> T:
         """Like `all_reduce`, but awaitable; cancelling it ends the world if a part has moved."""
         steps = collectives.all_reduce(self.membership.usable(), array, op, timeout_s)
         result: T = await run_async(steps)
         return result
 
-    def reduce(self, array: T, *, dst: int, op: str = "sum", timeout_s: float | None = None) -> T:
+    def reduce(
+        self, array: T, *, dst: int, op: ReduceOp = "sum", timeout_s: float | None = None
+    ) -> T:
         """Fold all members' arrays into the one of `dst`, in place; the other arrays stay.
 
         Args:    array: an array of one dtype and size at all members; it is filled at `dst`.
@@ -96,12 +99,42 @@ class Collectives:
         return result
 
     async def reduce_async(
-        self, array: T, *, dst: int, op: str = "sum", timeout_s: float | None = None
+        self, array: T, *, dst: int, op: ReduceOp = "sum", timeout_s: float | None = None
     ) -> T:
         """Like `reduce`, but awaitable; cancelling it ends the world if a part has moved."""
         steps = collectives.reduce(self.membership.usable(), array, dst, op, timeout_s)
         result: T = await run_async(steps)
         return result
+
+    def reduce_scatter(
+        self, array: Any, *, op: ReduceOp = "sum", into: Any = None, timeout_s: float | None = None
+    ) -> Any:
+        """Fold all members' arrays as `all_reduce` does, and give each member its rows of it.
+
+        Rank i gets the rows of numpy.array_split(result, size)[i]; `array` stays as it is.
+
+        Args:    array: an array of one dtype and shape at all members, with a dimension or more.
+                 op, timeout_s: as for `all_reduce`.
+                 into: the array to fill, of the dtype and size of this rank's rows; None makes a
+                 new one.
+        Returns: `into`, or a new array.
+        Raises:  as `all_reduce`.
+        Cost:    (n - 1) / n of the array out of and into each of n members, in one step; that is
+                 the lower bound. On GPUs it is a reduce for each rank, one after the other.
+        Example:
+
+            rows = world.reduce_scatter(np.ones((4, 3)))
+            assert rows.tolist() == [[world.size] * 3] * len(rows)
+        """
+        steps = collectives.reduce_scatter(self.membership.usable(), array, op, into, timeout_s)
+        return run_blocking(steps, "reduce_scatter")
+
+    async def reduce_scatter_async(
+        self, array: Any, *, op: ReduceOp = "sum", into: Any = None, timeout_s: float | None = None
+    ) -> Any:
+        """Like `reduce_scatter`, but awaitable; cancelling it ends the world if a part moved."""
+        steps = collectives.reduce_scatter(self.membership.usable(), array, op, into, timeout_s)
+        return await run_async(steps)
 
     def all_gather(
         self, array: Any, *, out: Sequence[Any] | None = None, timeout_s: float | None = None

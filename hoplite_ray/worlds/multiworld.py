@@ -13,13 +13,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from hoplite_ray.errors import InvalidArgumentError, WorldBrokenError
+from hoplite_ray.values.layout import ReduceOp
 from hoplite_ray.worlds.events import State
 from hoplite_ray.worlds.manager import WorldManager as PlainManager
 
 BrokenWorldException = WorldBrokenError
 JOIN_S = 30.0
 
-_OPS = {"sum": "sum", "product": "prod", "min": "min", "max": "max"}
+_OPS: dict[str, ReduceOp] = {
+    "sum": "sum",
+    "product": "prod",
+    "prod": "prod",
+    "min": "min",
+    "max": "max",
+    "avg": "mean",
+    "mean": "mean",
+}
 
 
 class WorldManager(PlainManager):
@@ -121,10 +130,10 @@ class WorldCalls:
         await self._worlds.world(world_name).scatter_async(scatter_list, src=src, into=tensor)
 
 
-def _op(op: Any) -> str:
+def _op(op: Any) -> ReduceOp:
     """Return this package's word for "sum", "prod", ReduceOp.SUM or ReduceOp.PRODUCT."""
     word = str(op).rpartition(".")[2].lower()
-    found = _OPS.get(word, word if word in _OPS.values() else None)
+    found = _OPS.get(word)
     if found is None:
-        raise InvalidArgumentError(f"op={op!r} is none of sum, product, min and max")
+        raise InvalidArgumentError(f"op={op!r} is none of sum, product, min, max and avg")
     return found

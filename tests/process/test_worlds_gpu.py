@@ -32,6 +32,15 @@ async def all_operations(here: Here, rank: int, size: int, blocking: bool) -> No
             array = OnFake(numbers(rank, count))
             assert await do("all_reduce", array, op=op) is array
             assert np.array_equal(array.array, fold.reduce(everyone))
+        array = OnFake(numbers(rank, count))
+        assert await do("all_reduce", array, op="mean") is array
+        assert np.allclose(array.array, sum(everyone) / np.float32(size))
+        share = np.array_split(sum(everyone), size)[rank]
+        for op, expected in (("sum", share), ("mean", share / np.float32(size))):
+            array, into = OnFake(numbers(rank, count)), zeros(share.size)
+            assert await do("reduce_scatter", array, op=op, into=into) is into
+            assert np.allclose(into.array, expected)
+            assert np.array_equal(array.array, everyone[rank]), "what is folded stays"
         whole = np.zeros((size, count), np.float32)
         for out in ([OnFake(row) for row in whole], [zeros(count) for _ in range(size)]):
             gathered = await do("all_gather", OnFake(everyone[rank]), out=out)
@@ -192,9 +201,24 @@ async def mistakes(here: Here, rank: int, size: int) -> None:
             "can't fold bool",
         ),
         (
-            lambda: world.all_reduce_async(array, op="mean"),
+            lambda: world.all_reduce_async(array, op="median"),
             InvalidArgumentError,
-            "op='mean' is unknown",
+            "op='median' is unknown",
+        ),
+        (
+            lambda: world.all_reduce_async(zeros(3, np.int32), op="mean"),
+            InvalidArgumentError,
+            "op='mean' can't fold int32; use 'sum' and divide",
+        ),
+        (
+            lambda: world.reduce_scatter_async(zeros(4)),
+            InvalidArgumentError,
+            "no OnFake can be made here; give into=",
+        ),
+        (
+            lambda: world.reduce_scatter_async(zeros(4), into=zeros(4)),
+            InvalidArgumentError,
+            "not of one dtype and size",
         ),
         (lambda: world.all_gather_async(array), InvalidArgumentError, "no OnFake can be made"),
         (

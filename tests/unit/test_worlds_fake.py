@@ -136,6 +136,17 @@ async def reduce(world: World, count: int) -> None:
     assert np.array_equal(array, TOTAL[count] if world.rank == 1 else numbers(world.rank, count))
 
 
+async def reduce_scatter(world: World, count: int) -> None:
+    rows = await world.reduce_scatter_async(numbers(world.rank, count))
+    assert np.array_equal(rows, np.array_split(TOTAL[count], SIZE)[world.rank])
+
+
+async def mean(world: World, count: int) -> None:
+    array = numbers(world.rank, count).astype(np.float16)
+    await world.all_reduce_async(array, op="mean")
+    assert np.array_equal(array, (TOTAL[count] / np.float32(SIZE)).astype(np.float16))
+
+
 async def broadcast(world: World, count: int) -> None:
     array = numbers(world.rank, count)
     await world.broadcast_async(array, src=2)
@@ -172,7 +183,10 @@ async def pass_around(world: World, count: int) -> None:
     assert np.array_equal(into, numbers(before, count))
 
 
-PLAYS = (all_reduce, reduce, broadcast, all_gather, gather, scatter, barrier, pass_around)
+PLAYS = (
+    *(all_reduce, reduce, reduce_scatter, mean, broadcast, all_gather, gather, scatter, barrier),
+    pass_around,
+)
 
 
 async def carried(made: Crew, tasks: list[asyncio.Task[Any]], piece: Callable[[], int]) -> int:
@@ -264,8 +278,10 @@ async def test_collectives_called_at_once_go_one_after_the_other() -> None:
         lambda world: world.all_reduce_async(np.ones(3), op="max" if world.rank else "sum"),
         lambda world: world.barrier_async() if world.rank else world.all_reduce_async(np.ones(3)),
         lambda world: world.all_gather_async(np.ones(3 + world.rank)),
+        lambda world: world.reduce_scatter_async(np.ones(4), op="mean" if world.rank else "sum"),
+        lambda world: world.reduce_scatter_async(np.ones(4 + 2 * world.rank)),
     ],
-    ids=["op", "name", "shape"],
+    ids=["op", "name", "shape", "op of a reduce-scatter", "shape of a reduce-scatter"],
 )
 @in_a_loop
 async def test_members_that_call_different_things_are_told(calls: Any) -> None:
@@ -298,7 +314,12 @@ async def test_mistakes_of_a_caller_cost_the_world_nothing() -> None:
                 "mask is not carried",
             ),
             (lambda: first.all_reduce_async(np.zeros(3, "M8[s]")), "can't fold <M8"),
-            (lambda: first.all_reduce_async(array, op="mean"), "op='mean' is unknown"),
+            (lambda: first.all_reduce_async(array, op="median"), "op='median' is unknown"),
+            (lambda: first.reduce_async(np.ones(3, int), dst=0, op="mean"), "can't fold int64"),
+            (lambda: first.reduce_scatter_async(np.ones(3, int), op="mean"), "can't fold int64"),
+            (lambda: first.reduce_scatter_async(np.array(1.0)), "has no dimension; use all_reduce"),
+            (lambda: first.reduce_scatter_async(array, into=np.ones(1)), "this rank's 2 rows of"),
+            (lambda: first.reduce_scatter_async(array, into=np.ones(2, int)), "can't hold"),
             (
                 lambda: first.broadcast_async(array, src=2),
                 "src=2 is no rank of world .* ranks 0 to 1",
@@ -341,6 +362,27 @@ async def test_mistakes_of_a_caller_cost_the_world_nothing() -> None:
         leaves = (first.leave_async(), first.leave_async(), second.leave_async())
         await asyncio.gather(*leaves)
         assert {world.state for world in made.worlds} == {State.CLOSED}
+
+
+@in_a_loop
+async def test_a_reduce_scatter_gives_rows_also_where_there_are_fewer_than_ranks() -> None:
+    async with crew(3) as made:
+        for shape in ((2, 5), (7, 2), (3,), (0, 4)):
+            arrays = [np.arange(np.prod(shape), dtype=float).reshape(shape)] * 3
+            calls = (
+                world.reduce_scatter_async(array)
+                for world, array in zip(made.worlds, arrays, strict=True)
+            )
+            got = await asyncio.gather(*calls)
+            for rows, expected in zip(got, np.array_split(3 * arrays[0], 3), strict=True):
+                assert rows.shape == expected.shape and np.array_equal(rows, expected)
+        into = [np.empty((1, 2)) for _ in range(3)]
+        calls = (
+            world.reduce_scatter_async(np.ones((3, 2)), into=each, op="mean")
+            for world, each in zip(made.worlds, into, strict=True)
+        )
+        assert all(a is b for a, b in zip(await asyncio.gather(*calls), into, strict=True))
+        assert all(each.tolist() == [[1.0, 1.0]] for each in into)
 
 
 @in_a_loop

@@ -10,7 +10,10 @@ import pytest
 from hoplite_ray.worlds import EventStream, World, WorldManager
 from tests.unit.test_worlds_fake import crew, in_a_loop
 
-COLLECTIVES = ("broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter", "barrier")
+COLLECTIVES = (
+    *("broadcast", "all_reduce", "reduce", "reduce_scatter", "all_gather"),
+    *("gather", "scatter", "barrier"),
+)
 VERBS = {
     World: ("send", "recv", *COLLECTIVES, "leave"),
     WorldManager: ("join", "leave", "close"),

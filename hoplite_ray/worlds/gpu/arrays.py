@@ -41,6 +41,13 @@ class OnGpu:
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
 
+    def part(self, first: int, last: int) -> OnGpu:
+        """Return the elements from `first` up to `last`, in one dimension, on the same memory."""
+        item_bytes = self.size_bytes // self.count if self.count else 1
+        address = self.address + first * item_bytes
+        shape = (last - first,)
+        return OnGpu(self.owner, self.dtype, shape, item_bytes, address, self.stream)
+
 
 def is_on_gpu(value: Any) -> bool:
     """Return True if an array's memory is a GPU's."""
@@ -112,12 +119,22 @@ def empty_like(value: Any, count: int) -> list[Any]:
 
     Raises:  InvalidArgumentError if the library is neither torch nor cupy.
     """
+    return list(empty(value, (count, *value.shape), "out"))
+
+
+def empty(value: Any, shape: tuple[int, ...], instead: str = "into") -> Any:
+    """Make an array of this shape, of the dtype and library of an array on a GPU.
+
+    instead:  the argument by which a caller gives an array of another library.
+
+    Raises:  InvalidArgumentError if the library is neither torch nor cupy.
+    """
     if is_torch(value):
-        return list(value.new_empty((count, *value.shape)))
+        return value.new_empty(shape)
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(value, cupy.ndarray):
-        return list(cupy.empty((count, *value.shape), value.dtype))
-    raise InvalidArgumentError(f"no {type(value).__name__} can be made here; give out=")
+        return cupy.empty(shape, value.dtype)
+    raise InvalidArgumentError(f"no {type(value).__name__} can be made here; give {instead}=")
 
 
 def stream_of(arrays: Sequence[OnGpu]) -> int | None:

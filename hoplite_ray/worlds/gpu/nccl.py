@@ -44,7 +44,7 @@ _DTYPES = {
     "float64": 8,
     "bfloat16": 9,
 }
-_OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3}
+_OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "mean": 4}
 _KINDS = ("send", "receive", "broadcast", "reduce", "all_reduce", "all_gather", "gather", "scatter")
 
 
@@ -143,6 +143,10 @@ def check_fold(op: str, array: OnGpu) -> None:
     if array.dtype not in _DTYPES:
         raise InvalidArgumentError(
             f"NCCL can't fold {array.dtype}; it takes {', '.join(_DTYPES)}: gather the arrays"
+        )
+    if op == "mean" and "float" not in array.dtype:
+        raise InvalidArgumentError(
+            f"op='mean' can't fold {array.dtype}; use 'sum' and divide, or convert it to float32"
         )
 
 

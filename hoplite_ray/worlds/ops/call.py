@@ -18,10 +18,10 @@ Flat = np.ndarray[Any, Any]
 Steps = Generator[
     Sequence[Any], None, Any
 ]  # the operations of each step; None for one that is done
-OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 # The number of a message says what its sender has called, so that a barrier is never taken for a
-# broadcast. The number of a collective also has its op, and its root modulo 8.
+# broadcast. The number of a collective also has its op, and its root modulo 8. It is one byte, and
+# no multiple of 8, which are the numbers of transfers.
 SEND = 0
 _OPERATIONS = {
     "broadcast": 1,
@@ -34,8 +34,19 @@ _OPERATIONS = {
 }
 
 
-def _number_call(name: str, op: str = "sum", root: int = 0) -> int:
-    return _OPERATIONS[name] + 8 * list(OPS).index(op) + 32 * (root % 8)
+_OPS = ("sum", "prod", "min", "max", "mean")
+_REDUCE_SCATTER = 12  # and 44, 76 and so on by its op: all_gather, 4, has no op and no root
+_MEAN_TO_ALL = 35  # all_reduce, 3, has no root
+_MEAN_TO_ONE = 15  # and 47, 79 and so on by its root: barrier, 7, has no op and no root
+
+
+def number_call(name: str, op: str = "sum", root: int = 0) -> int:
+    """Return the number of a collective's messages."""
+    if name == "reduce_scatter":
+        return _REDUCE_SCATTER + 32 * _OPS.index(op)
+    if op == "mean":
+        return _MEAN_TO_ALL if name == "all_reduce" else _MEAN_TO_ONE + 32 * (root % 8)
+    return _OPERATIONS[name] + 8 * _OPS.index(op) + 32 * (root % 8)
 
 
 class Call:
@@ -49,7 +60,7 @@ class Call:
         self._world = world
         self._name = name
         self._dtype = dtype
-        self._number = _number_call(name, op, root)
+        self._number = number_call(name, op, root)
         self._begun: list[WorldOperation | None] = []
         self._round = 0  # drawn when it is this call's turn
         self._turn, self._before = world.queue_turn()

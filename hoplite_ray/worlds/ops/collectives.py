@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +16,13 @@ from hoplite_ray.errors import (
 from hoplite_ray.worlds.core.arrays import Lent, to_fill, to_send
 from hoplite_ray.worlds.core.checks import check_whole
 from hoplite_ray.worlds.core.waiting import Waits
-from hoplite_ray.worlds.gpu.arrays import OnGpu, empty_like, is_on_gpu
-from hoplite_ray.worlds.gpu.nccl import check_fold
+from hoplite_ray.worlds.gpu import nccl
+from hoplite_ray.worlds.gpu.arrays import OnGpu, empty, empty_like, is_on_gpu
 from hoplite_ray.worlds.ops import schedules
 from hoplite_ray.worlds.ops.call import Call
+from hoplite_ray.worlds.ops.folds import check_fold
 from hoplite_ray.worlds.ops.membership import Membership
-from hoplite_ray.worlds.ops.transfers import mark_offer, plan_collective
+from hoplite_ray.worlds.ops.transfers import mark_offer, plan_collective, plan_reduce_scatter
 
 
 def broadcast(world: Membership, array: Any, src: int, timeout_s: float | None) -> Waits[Any]:
@@ -42,7 +45,7 @@ def all_reduce(world: Membership, array: Any, op: str, timeout_s: float | None) 
         yield from _run_on_gpu(world, "all_reduce", [on_gpu], [on_gpu], timeout_s, op=op)
         return array
     lent = to_fill(array)
-    schedules.check_fold(op, lent)
+    check_fold(op, lent)
     call = Call(world, "all_reduce", lent.dtype, op)
     yield from call.run(schedules.all_reduce(call, lent, op), timeout_s)
     return array
@@ -56,10 +59,62 @@ def reduce(world: Membership, array: Any, dst: int, op: str, timeout_s: float | 
         yield from _run_on_gpu(world, "reduce", [on_gpu], [on_gpu], timeout_s, op=op, root=dst)
         return array
     lent = to_fill(array) if world.rank == dst else to_send(array)
-    schedules.check_fold(op, lent)
+    check_fold(op, lent)
     call = Call(world, "reduce", lent.dtype, op, dst)
     yield from call.run(schedules.reduce(call, lent, dst, op), timeout_s)
     return array
+
+
+def reduce_scatter(
+    world: Membership, array: Any, op: str, into: Any, timeout_s: float | None
+) -> Waits[Any]:
+    """Like `World.reduce_scatter`."""
+    if is_on_gpu(array):
+        return (yield from _reduce_scatter_on_gpu(world, array, op, into, timeout_s))
+    lent = to_send(array)
+    check_fold(op, lent)
+    rows, row = _split_rows(world, lent.shape)
+    if into is None:
+        into = np.empty((len(rows[world.rank]), *lent.shape[1:]), lent.flat.dtype)
+    target = to_fill(into)
+    mine = len(rows[world.rank]) * row
+    if (target.dtype, target.flat.size) != (lent.dtype, mine):
+        raise InvalidArgumentError(
+            f"{target.dtype}{list(target.shape)} can't hold this rank's {len(rows[world.rank])} "
+            f"rows of {lent.dtype}{list(lent.shape)}; give an array of that dtype and size"
+        )
+    shares = [lent.flat[each.start * row : each.stop * row] for each in rows]
+    call = Call(world, "reduce_scatter", lent.dtype, op)
+    yield from call.run(schedules.reduce_scatter(call, shares, target, op), timeout_s)
+    return into
+
+
+def _split_rows(world: Membership, shape: Sequence[int]) -> tuple[list[range], int]:
+    """Return the rows of each rank, as numpy.array_split has them, and the elements of a row."""
+    if len(shape) == 0:
+        raise InvalidArgumentError(
+            "reduce_scatter cuts arrays by rows, and this one has no dimension; use all_reduce"
+        )
+    least, more = divmod(shape[0], world.size)
+    starts = [rank * least + min(rank, more) for rank in range(world.size + 1)]
+    rows = [range(first, last) for first, last in itertools.pairwise(starts)]
+    return rows, math.prod(shape[1:])
+
+
+def _reduce_scatter_on_gpu(
+    world: Membership, array: Any, op: str, into: Any, timeout_s: float | None
+) -> Waits[Any]:
+    lent = world.gpu.lend(array, is_filled=False)
+    nccl.check_fold(op, lent)
+    rows, row = _split_rows(world, lent.shape)
+    if into is None:
+        into = empty(array, (len(rows[world.rank]), *lent.shape[1:]))
+    target = world.gpu.lend(into, is_filled=True)
+    shares = [lent.part(each.start * row, each.stop * row) for each in rows]
+    _check_gpu_alike([shares[world.rank], target])
+    call = Call(world, "reduce_scatter", mark_offer(lent.dtype), op)
+    yield from call.run(plan_reduce_scatter(call, world.gpu, shares, target, op), timeout_s)
+    return into
 
 
 def all_gather(
@@ -165,7 +220,7 @@ def _run_on_gpu(
     root: int = 0,
 ) -> Waits[None]:
     if op is not None:
-        check_fold(op, (*sources, *targets)[0])
+        nccl.check_fold(op, (*sources, *targets)[0])
     dtype = mark_offer((*sources, *targets)[0].dtype)
     call = Call(world, name, dtype, op or "sum", root)
     steps = plan_collective(call, world.gpu, name, sources, targets, root=root, op=op)

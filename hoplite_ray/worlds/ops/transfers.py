@@ -161,6 +161,18 @@ def _transfer(
     yield from talk.wait(operation)
 
 
+def plan_reduce_scatter(
+    call: Call, gpu: Gpu, shares: Sequence[OnGpu], into: OnGpu, op: str
+) -> Steps:
+    """Yield the steps of a reduce-scatter on GPUs: a reduce of each share to its rank.
+
+    NCCL's own reduce-scatter takes shares of one size only.
+    """
+    for rank, share in enumerate(shares):
+        target = into if rank == call.rank else share
+        yield from plan_collective(call, gpu, "reduce", [share], [target], root=rank, op=op)
+
+
 def plan_collective(
     call: Call,
     gpu: Gpu,

@@ -145,6 +145,8 @@ void meet(Comm& comm) {
   if (!comm.is_aborted) comm.state = 0;
 }
 
+constexpr int kMean = 4;  // ncclAvg
+
 enum class Kind { kSend, kReceive, kBroadcast, kReduce, kAllReduce, kAllGather };
 
 struct Call {
@@ -164,8 +166,8 @@ void fold_as(int op, std::byte* into, const std::byte* other, std::size_t size_b
   for (std::size_t i = 0; i < size_bytes / sizeof(Number); ++i) {
     const Number a = mine[i];
     const Number b = theirs[i];
-    const std::array<Number, 4> all = {static_cast<Number>(a + b), static_cast<Number>(a * b),
-                                       std::max(a, b), std::min(a, b)};
+    const std::array<Number, 5> all = {static_cast<Number>(a + b), static_cast<Number>(a * b),
+                                       std::max(a, b), std::min(a, b), static_cast<Number>(a + b)};
     mine[i] = all[static_cast<std::size_t>(op)];
   }
 }
@@ -177,6 +179,20 @@ void fold(const Call& call, const std::byte* other) {
                                      {4, fold_as<std::int64_t>}, {5, fold_as<std::uint64_t>},
                                      {7, fold_as<float>},        {8, fold_as<double>}};
   folds.at(call.dtype)(call.op, call.into, other, call.size_bytes);
+}
+
+template <typename Number>
+void divide_as(std::byte* into, std::size_t size_bytes, int divisor) {
+  auto* mine = reinterpret_cast<Number*>(into);
+  for (std::size_t i = 0; i < size_bytes / sizeof(Number); ++i) {
+    mine[i] /= static_cast<Number>(divisor);
+  }
+}
+
+// Divides what was added up for a mean. NCCL divides integers, too; worlds give it floats only.
+void divide(const Call& call, int divisor) {
+  if (call.dtype == 7) divide_as<float>(call.into, call.size_bytes, divisor);
+  if (call.dtype == 8) divide_as<double>(call.into, call.size_bytes, divisor);
 }
 
 void broadcast(const Comm& comm, const Call& call) {
@@ -196,6 +212,7 @@ void reduce(const Comm& comm, const Call& call) {
     comm.receive(other, theirs.data(), call.size_bytes);
     fold(call, theirs.data());
   }
+  if (call.op == kMean) divide(call, comm.size);
 }
 
 void run_call(const Comm& comm, Call call) {
