@@ -68,7 +68,7 @@ Moment moment_of(const ObjectId& object, MomentKind kind, Instant at, NodeId pee
 }
 
 // Returns the moment that a command's answer becomes, if it is no error.
-MomentKind awaited(const CommandBody& command) {
+MomentKind answer_kind(const CommandBody& command) {
   if (std::holds_alternative<GetCommand>(command)) return MomentKind::kGot;
   if (std::holds_alternative<DeleteCommand>(command)) return MomentKind::kDelete;
   if (std::holds_alternative<OrphanCommand>(command)) return MomentKind::kOrphaned;
@@ -148,7 +148,7 @@ void ObjectTrace::record_command(const Command& command, std::uint32_t process, 
   if (object == nullptr) return;
   if (prints_) print(*object, "", kCommands[command.body.index()]);
   if (std::holds_alternative<ReleaseCommand>(command.body)) return;  // each get has a release
-  Moment moment = moment_of(*object, awaited(command.body), now);
+  Moment moment = moment_of(*object, answer_kind(command.body), now);
   moment.process = process;
   if (const auto* put = std::get_if<PutCommand>(&command.body)) moment.bytes = put->meta.size_bytes;
   if (const auto* wrote = std::get_if<WroteCommand>(&command.body)) {

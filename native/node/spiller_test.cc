@@ -12,13 +12,13 @@ namespace hoplite {
 namespace {
 
 template <typename T>
-T opened(Result<T> result) {
+T must_open(Result<T> result) {
   HOPLITE_CHECK(result.has_value());
   return std::move(*result);
 }
 
 struct SpillerTest : testing::Test {
-  SpillDone done() {
+  SpillDone poll_done() {
     for (;;) {
       auto all = spiller_->take_done();
       if (all.empty()) {
@@ -32,10 +32,10 @@ struct SpillerTest : testing::Test {
   void fill(Extent range, int value) {
     std::ranges::fill(arena_.at(range), static_cast<std::byte>(value));
   }
-  Poller poller_ = opened(Poller::open());
-  Arena arena_ = opened(Arena::open(1_MiB));
+  Poller poller_ = must_open(Poller::open());
+  Arena arena_ = must_open(Arena::open(1_MiB));
   std::unique_ptr<Spiller> spiller_ =
-      opened(Spiller::start(std::filesystem::temp_directory_path(), arena_, poller_));
+      must_open(Spiller::start(std::filesystem::temp_directory_path(), arena_, poller_));
 };
 
 TEST_F(SpillerTest, ReadsBackWhatItWroteAndWakesTheReactorForEach) {
@@ -43,12 +43,12 @@ TEST_F(SpillerTest, ReadsBackWhatItWroteAndWakesTheReactorForEach) {
   const Extent file{0, 100'000};
   fill(here, 7);
   spiller_->submit({SpillId{1}, {}, SpillWay::kWrite, here, file});
-  EXPECT_EQ(done().error, "");
+  EXPECT_EQ(poll_done().error, "");
   fill(here, 0);
   const Extent there{500'000, 100'000};
   spiller_->submit({SpillId{2}, {}, SpillWay::kRead, there, file});
   spiller_->submit({SpillId{}, {}, SpillWay::kFree, {}, file});  // after the read
-  const SpillDone read = done();
+  const SpillDone read = poll_done();
   EXPECT_EQ(read.spill, SpillId{2});
   EXPECT_EQ(read.error, "");
   const auto bytes = arena_.at(there);
@@ -57,7 +57,7 @@ TEST_F(SpillerTest, ReadsBackWhatItWroteAndWakesTheReactorForEach) {
 
 TEST_F(SpillerTest, SaysWhatTheDiskSays) {
   spiller_->submit({SpillId{1}, {}, SpillWay::kRead, {0, 10}, {1 << 20, 10}});
-  EXPECT_NE(done().error.find("errno 5"), std::string::npos);
+  EXPECT_NE(poll_done().error.find("errno 5"), std::string::npos);
 }
 
 TEST_F(SpillerTest, EndsWithJobsThatNobodyWaitsFor) {

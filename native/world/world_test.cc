@@ -81,7 +81,8 @@ class Worlds : public testing::TestWithParam<DataTls> {
   }
 
   static Streams streams(Sockets sockets) {
-    return GetParam() == DataTls::kOn ? secured(std::move(sockets)) : plain(std::move(sockets));
+    return GetParam() == DataTls::kOn ? secure_streams(std::move(sockets))
+                                      : plain_streams(std::move(sockets));
   }
   void join(std::uint32_t at, std::uint32_t peer, Stream data, Stream watch) {
     Member& member = members_[at];

@@ -267,6 +267,21 @@ CASES: list[tuple[Checker, Files, Files]] = [
         {words.OLD_NAMES: '{"a.py": ["told"]}', "a.py": "def told(): ...\n"},
     ),
     (
+        words.native_verbs,
+        {"native/io/a.h": "class A {\n  [[nodiscard]] std::vector<Id> told(Id id) const;\n};\n"},
+        {"native/io/a.h": "class A {\n  void feed();\n  Id lost_source();\n  bool told_;\n};\n"},
+    ),
+    (
+        words.native_verbs,
+        {"native/io/a.cc": "void A::give_up(Id id) {\n}\n"},
+        {"native/io/a.cc": "void A::stop() {\n  Bytes taken(16);\n  const auto told = f();\n}\n"},
+    ),
+    (  # an old name may stay, and its entry goes with it
+        words.native_verbs,
+        {words.OLD_NATIVE_NAMES: '{"native/io": ["told"]}', "native/io/a.cc": "void send() {}\n"},
+        {words.OLD_NATIVE_NAMES: '{"native/io": ["told"]}', "native/io/a.cc": "void told() {}\n"},
+    ),
+    (
         faults.table,
         {**FAULTS, "docs/internals/faults.md": f"{FAULTS_HEAD}| a death | `Faults.IsFeared` | |\n"},
         FAULTS,

@@ -45,6 +45,7 @@ CHECKERS: dict[str, Checker] = {
     "words of plan": words.plan,
     "words of the public names": words.python,
     "verbs of the functions": words.verbs,
+    "verbs of the native functions": words.native_verbs,
     "prose of the pages": prose.pages,
     "prose of the comments": prose.comments,
     "unfinished work": text.unfinished,

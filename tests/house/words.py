@@ -160,6 +160,84 @@ def public_names(body: ast.AST) -> Iterator[str]:
                     yield target.id
 
 
+# Participles and past tenses that don't end in -ed, and the particles that may stand behind one.
+PAST = set(
+    """been begun bound broken built chosen come done drawn fed felt found given gone got had heard
+    held kept known left lent lost made meant met paid ran rang said seen sent shown sold spent
+    taken taught thought told took understood went won written""".split()
+)
+NO_PAST = {"embed", "exceed", "feed", "heed", "need", "proceed", "seed", "shed", "speed"}
+BEHIND = set(
+    "all at away back by down first from in of off on out over to together up with".split()
+)
+# What a reader can't guess -> the verbs of docs/internals/architecture.md, "Verbs".
+VAGUE = {
+    "let go": "end_, drop, release or forget",
+    "part from": "disconnect",
+    "give up": "cancel or fail",
+    "give back": "release",
+    "take back": "cancel",
+    "see off": "finish",
+    "strike off": "unregister",
+    "bury": "declare_dead",
+    "abandon": "drop or cancel",
+    "say": "send or report",
+    "hear": "handle_",
+    "tell": "send or report",
+}
+OLD_NATIVE_NAMES = "tests/house/verbs_native.json"
+# The head of a declaration or definition of a function: its return type and its name.
+NATIVE_HEAD = re.compile(
+    r"^(?P<indent> *)(?!return|else|throw|new|case|delete|co_)[A-Za-z_\[][^;{}()=#\n]*?[\s&*>]"
+    r"(?:\w+::)*(?P<name>[a-z]\w*)(?=\()",
+    re.M,
+)
+NATIVE_TAIL = re.compile(r"[\s\w]*(?P<end>[{;=])")
+
+
+def native_verbs(tree: Tree) -> list[str]:
+    """Native functions that are no verbs, and entries of the table without such a function."""
+    old: dict[str, list[str]] = (
+        json.loads(tree.read(OLD_NATIVE_NAMES)) if tree.exists(OLD_NATIVE_NAMES) else {}
+    )
+    present: dict[str, dict[str, str]] = {}
+    for path in tree.cpp:
+        room = "/".join(path.split("/")[:2])
+        for name in native_functions(tree.read(path), is_header=path.endswith(".h")):
+            if text := vague(name):
+                present.setdefault(room, {})[name] = f"{path}: {name}() {text}"
+    found = []
+    for room in sorted(old.keys() | present.keys()):
+        names, allowed = present.get(room, {}), set(old.get(room, ()))
+        found += [text for name, text in sorted(names.items()) if name not in allowed]
+        gone = sorted(allowed - names.keys())
+        found += [f"{room}: take {name} out of {OLD_NATIVE_NAMES}" for name in gone]
+    return found
+
+
+def vague(name: str) -> str | None:
+    first, *rest = split(name) or [""]
+    if verbs := VAGUE.get(" ".join([first, *rest])):
+        return f"is vague, the verb is {verbs}"
+    is_past = first in PAST or (first.endswith("ed") and first not in NO_PAST)
+    return "is a participle, not a verb" if is_past and set(rest) <= BEHIND else None
+
+
+def native_functions(code: str, *, is_header: bool) -> Iterator[str]:
+    """Names of the functions that C++ code defines, and that a header declares."""
+    code = without_comments(code)
+    for head in NATIVE_HEAD.finditer(code):
+        depth, at = 0, head.end()
+        while at < len(code):
+            depth += {"(": 1, ")": -1}.get(code[at], 0)
+            at += 1
+            if depth == 0:
+                break
+        tail = NATIVE_TAIL.match(code, at)
+        if tail and (tail["end"] == "{" or (is_header and len(head["indent"]) <= 2)):
+            yield head["name"]
+
+
 def main() -> int:
     """Write the table of old names without those that have gone; no new name gets in."""
     tree = repository()

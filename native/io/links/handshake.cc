@@ -40,7 +40,7 @@ Mac mac(const void* key, std::size_t key_bytes, const Buffer& text) {
   return result;
 }
 
-Error refused(Code code, const Hello& hello, const std::string& why) {
+Error refusal(Code code, const Hello& hello, const std::string& why) {
   return {code, "connection between node " + std::to_string(hello.from.value) + " and node " +
                     std::to_string(hello.to.value) + " refused: " + why};
 }
@@ -116,16 +116,16 @@ Result<void> Handshake::handle_frame(const LinkFrame& frame) {
 Result<void> Handshake::handle_hello(const Hello& hello) {
   hello_ = hello;
   if (hello.wire_version != kWireVersion) {
-    return refused(Code::kWrongVersion, hello,
+    return refusal(Code::kWrongVersion, hello,
                    "it speaks wire version " + std::to_string(hello.wire_version) + ", we " +
                        std::to_string(kWireVersion));
   }
   if (hello.to != self_->node) {
-    return refused(Code::kUnauthenticated, hello,
+    return refusal(Code::kUnauthenticated, hello,
                    "this is node " + std::to_string(self_->node.value));
   }
   if (hello.from == kNoNode || hello.from >= hello.to) {
-    return refused(Code::kUnauthenticated, hello, "only the smaller node id dials");
+    return refusal(Code::kUnauthenticated, hello, "only the smaller node id dials");
   }
   welcome_ = {};
   welcome_.incarnation = self_->incarnation;
@@ -142,13 +142,13 @@ Result<void> Handshake::handle_hello(const Hello& hello) {
 
 Result<void> Handshake::handle_welcome(const Welcome& welcome) {
   if (welcome.wire_version != kWireVersion) {
-    return refused(Code::kWrongVersion, hello_,
+    return refusal(Code::kWrongVersion, hello_,
                    "it speaks wire version " + std::to_string(welcome.wire_version) + ", we " +
                        std::to_string(kWireVersion));
   }
   const Mac ticket = pair_ticket(self_->secret, hello_.from, hello_.to);
   if (!are_equal(welcome.proof, welcome_proof(ticket, hello_, welcome, binding_))) {
-    return refused(Code::kUnauthenticated, hello_,
+    return refusal(Code::kUnauthenticated, hello_,
                    "the listening node has another cluster's secret");
   }
   welcome_ = welcome;
@@ -164,7 +164,7 @@ Result<void> Handshake::handle_welcome(const Welcome& welcome) {
 Result<void> Handshake::handle_proof(const Proof& proof) {
   const Mac ticket = pair_ticket(self_->secret, hello_.from, hello_.to);
   if (!are_equal(proof.proof, hello_proof(ticket, hello_, welcome_, binding_))) {
-    return refused(Code::kUnauthenticated, hello_,
+    return refusal(Code::kUnauthenticated, hello_,
                    "the dialling node has another cluster's secret");
   }
   state_ = State::kDone;

@@ -24,7 +24,7 @@ constexpr std::uint32_t kBlock = 64;
 constexpr NodeId kPeer{2};
 constexpr std::uint64_t kTurnBytes = 1_MiB;
 
-OpenReceive allowed() {
+OpenReceive open_receive() {
   OpenReceive receive;
   receive.transfer = TransferId{1};
   receive.from = kPeer;
@@ -107,7 +107,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t abandoned_after = input.number();
   const Bytes stream = stream_of(input);
   ReceiveTable receives(kArenaBytes);
-  receives.open(allowed());
+  receives.open(open_receive());
   LinkCounters counters;
   const RailPlace place{&arena, &receives, 0, &counters};
 

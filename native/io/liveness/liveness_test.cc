@@ -42,7 +42,7 @@ struct Pair {
   UniqueFd ours, theirs;
 };
 
-Pair connected() {
+Pair connect_pair() {
   const UniqueFd listener = must(listen_on(must(parse_address("127.0.0.1:0"))));
   const SocketAddress address = must(local_address(listener.value()));
   Pair pair;
@@ -140,7 +140,7 @@ class LivenessTest : public ::testing::Test {
 
 TEST_F(LivenessTest, PulsesAndReportsTheEndOfAPeerAsADeath) {
   start();
-  Pair pair = connected();
+  Pair pair = connect_pair();
   watch(std::move(pair.ours));
   EXPECT_TRUE(hears(pair.theirs, Pulse{}));
   EXPECT_TRUE(hears(pair.theirs, Pulse{}));
@@ -150,7 +150,7 @@ TEST_F(LivenessTest, PulsesAndReportsTheEndOfAPeerAsADeath) {
 
 TEST_F(LivenessTest, AfterGoodbyeItsEndIsNoDeath) {
   start();
-  Pair pair = connected();
+  Pair pair = connect_pair();
   watch(std::move(pair.ours));
   send_frame(pair.theirs, Goodbye{});
   pair.theirs.reset();
@@ -159,7 +159,7 @@ TEST_F(LivenessTest, AfterGoodbyeItsEndIsNoDeath) {
 
 TEST_F(LivenessTest, ForgettingAPeerSaysGoodbye) {
   start();
-  Pair pair = connected();
+  Pair pair = connect_pair();
   watch(std::move(pair.ours));
   liveness_->forget(kPeer, kLife);
   EXPECT_TRUE(hears(pair.theirs, Goodbye{}));
@@ -168,7 +168,7 @@ TEST_F(LivenessTest, ForgettingAPeerSaysGoodbye) {
 
 TEST_F(LivenessTest, ASilentPeerIsFrozenAndIsToldSo) {
   start({.cut = 500_ms, .suspect = 300_ms, .dead = 300_ms});
-  Pair pair = connected();
+  Pair pair = connect_pair();
   watch(std::move(pair.ours));
   EXPECT_EQ(next().verdict, Verdict::kFrozen);
   EXPECT_TRUE(hears(pair.theirs, Goodbye{}));
@@ -176,7 +176,7 @@ TEST_F(LivenessTest, ASilentPeerIsFrozenAndIsToldSo) {
 
 TEST_F(LivenessTest, WhoTalksNonsenseLosesTheConnectionAndIsNotDead) {
   start();
-  Pair pair = connected();
+  Pair pair = connect_pair();
   watch(std::move(pair.ours));
   send_frame(pair.theirs, CloseRail{});
   EXPECT_FALSE(hears(pair.theirs, Goodbye{}));
@@ -185,8 +185,8 @@ TEST_F(LivenessTest, WhoTalksNonsenseLosesTheConnectionAndIsNotDead) {
 
 TEST_F(LivenessTest, ASecondConnectionOfARailReplacesTheFirstInSilence) {
   start();
-  Pair first = connected();
-  Pair second = connected();
+  Pair first = connect_pair();
+  Pair second = connect_pair();
   watch(std::move(first.ours));
   EXPECT_TRUE(hears(first.theirs, Pulse{}));
   watch(std::move(second.ours));
@@ -197,7 +197,7 @@ TEST_F(LivenessTest, ASecondConnectionOfARailReplacesTheFirstInSilence) {
 
 TEST_F(LivenessTest, OneRailOfTwoIsNoDeath) {
   start();
-  Pair rails[2] = {connected(), connected()};
+  Pair rails[2] = {connect_pair(), connect_pair()};
   watch(std::move(rails[0].ours), 0);
   watch(std::move(rails[1].ours), 1);
   EXPECT_TRUE(hears(rails[1].theirs, Pulse{}));
@@ -215,7 +215,7 @@ TEST_F(LivenessTest, ItsThreadHasATableOfItsOwnAndLeavesNothingBehind) {
   wait_for_no_thread();
   for (int round = 0; round < 20; ++round) {
     start();
-    Pair pair = connected();
+    Pair pair = connect_pair();
     watch(std::move(pair.ours));
     EXPECT_TRUE(hears(pair.theirs, Pulse{}));
     const auto threads = threads_named("hoplite-live");
@@ -234,7 +234,7 @@ TEST_F(LivenessTest, ItsThreadHasATableOfItsOwnAndLeavesNothingBehind) {
 TEST_F(LivenessTest, ItsDescriptorsAreInNoForkedChild) {
   if (!LivenessThread::kHasOwnTable) GTEST_SKIP() << "it shares the process's under TSan";
   start();
-  Pair pair = connected();
+  Pair pair = connect_pair();
   watch(std::move(pair.ours));
   EXPECT_TRUE(hears(pair.theirs, Pulse{}));
   int wait[2];

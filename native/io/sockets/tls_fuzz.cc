@@ -28,7 +28,7 @@ const TlsContext& context() {
   return made;
 }
 
-std::byte said_at(std::size_t offset) { return std::byte(offset % 251); }
+std::byte byte_at(std::size_t offset) { return std::byte(offset % 251); }
 
 std::array<UniqueFd, 2> connect() {
   std::array<int, 2> ends{};
@@ -45,7 +45,7 @@ class End {
   void send_some(std::size_t size) {
     if (is_gone_ || !stream_.is_ready()) return;
     Bytes next(size);
-    for (std::size_t i = 0; i < size; ++i) next[i] = said_at(sent_bytes_ + i);
+    for (std::size_t i = 0; i < size; ++i) next[i] = byte_at(sent_bytes_ + i);
     iovec part{next.data(), next.size()};
     auto taken = stream_.send({&part, 1});
     is_gone_ = !taken;
@@ -60,7 +60,7 @@ class End {
       auto got = stream_.receive(parts, ahead);
       is_gone_ = !got;
       for (std::size_t i = 0; got && i < *got; ++i)
-        HOPLITE_CHECK(into[i] == said_at(received_bytes_++));
+        HOPLITE_CHECK(into[i] == byte_at(received_bytes_++));
     } while (stream_.has_unread() && ahead == ReadAhead::kAllowed);
   }
   [[nodiscard]] int wire() const { return wire_.value(); }

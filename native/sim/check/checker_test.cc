@@ -33,7 +33,7 @@ class CheckerTest : public testing::Test {
     checker_.note_seal(made, *made.answered);
     return made;
   }
-  Request& got(const ObjectId& object, Bytes bytes, Incarnation attempt = Incarnation{1}) {
+  Request& finish_get(const ObjectId& object, Bytes bytes, Incarnation attempt = Incarnation{1}) {
     Request& made = request(Verb::kGet, object);
     made.bytes = std::move(bytes);
     made.fetched.incarnation = attempt;
@@ -43,7 +43,7 @@ class CheckerTest : public testing::Test {
     checker_.check_get(made, *made.answered);
     return made;
   }
-  void failed(Request& made, Code code, const std::string& text = "text") {
+  void fail_request(Request& made, Code code, const std::string& text = "text") {
     made.error = Error{code, text};
     checker_.check_error(made, Instant{++now_});
   }
@@ -74,11 +74,11 @@ class CheckerTest : public testing::Test {
 
 TEST_F(CheckerTest, RightAnswersAreNoFailures) {
   const Request& made = put(kA);
-  got(kA, made.bytes);
+  finish_get(kA, made.bytes);
   Request& sum = finish_reduce({0, 1});
-  got(kTarget, reduce_all(kParts, ReduceOp::kSum,
-                          {content_of(object_named(10), Incarnation{1}, kParts),
-                           content_of(object_named(11), Incarnation{1}, kParts)}));
+  finish_get(kTarget, reduce_all(kParts, ReduceOp::kSum,
+                                 {content_of(object_named(10), Incarnation{1}, kParts),
+                                  content_of(object_named(11), Incarnation{1}, kParts)}));
   EXPECT_TRUE(sum.has_value());
   checker_.check_reduces(requests_);
   expect_nothing();
@@ -87,7 +87,7 @@ TEST_F(CheckerTest, RightAnswersAreNoFailures) {
 TEST_F(CheckerTest, OneWrongByteIsSeen) {
   Bytes bytes = put(kA).bytes;
   bytes[7] ^= std::byte{1};
-  got(kA, bytes);
+  finish_get(kA, bytes);
   expect("a wrong value");
 }
 
@@ -95,12 +95,12 @@ TEST_F(CheckerTest, BytesOfTwoAttemptsAreAMix) {
   Bytes bytes = put(kA).bytes;
   const Bytes later = put(kA, Incarnation{2}).bytes;
   std::copy_n(later.begin(), 32, bytes.begin());
-  got(kA, bytes, Incarnation{2});
+  finish_get(kA, bytes, Incarnation{2});
   expect("a wrong value");
 }
 
 TEST_F(CheckerTest, AnAttemptThatNobodyPutIsSeen) {
-  got(kA, put(kA).bytes, Incarnation{3});
+  finish_get(kA, put(kA).bytes, Incarnation{3});
   expect("a value of an attempt that nobody put");
 }
 
@@ -111,7 +111,7 @@ TEST_F(CheckerTest, ASecondPutOfOneAttemptThatIsTakenIsSeen) {
 }
 
 TEST_F(CheckerTest, BytesThatChangeUnderAMappingAreSeen) {
-  Request& get = got(kA, put(kA).bytes);
+  Request& get = finish_get(kA, put(kA).bytes);
   Bytes mapped = get.bytes;
   mapped[0] ^= std::byte{1};
   checker_.check_release(get, mapped);
@@ -120,14 +120,14 @@ TEST_F(CheckerTest, BytesThatChangeUnderAMappingAreSeen) {
 
 TEST_F(CheckerTest, AnObjectThatIsLostThoughANodeHasItIsSeen) {
   put(kA);
-  failed(request(Verb::kGet, kA), Code::kObjectLost);
+  fail_request(request(Verb::kGet, kA), Code::kObjectLost);
   expect("lost, though a live node has all of it");
 }
 
 TEST_F(CheckerTest, AnObjectMayBeLostWithItsNode) {
   put(kA);
   checker_.note_node_loss(0, Incarnation{1});
-  failed(request(Verb::kGet, kA), Code::kObjectLost);
+  fail_request(request(Verb::kGet, kA), Code::kObjectLost);
   expect_nothing();
 }
 
@@ -137,7 +137,7 @@ TEST_F(CheckerTest, WhatWasDeletedThereIsNotServedThereAgain) {
   checker_.note_delete_request(kA, Instant{now_});
   erase.answered = Instant{++now_};
   checker_.note_delete(erase);
-  got(kA, made.bytes);
+  finish_get(kA, made.bytes);
   expect("a value that was deleted");
 }
 
@@ -154,24 +154,24 @@ TEST_F(CheckerTest, AMemberThatWasNeverConfirmedIsSeen) {
 TEST_F(CheckerTest, ASourceThatWentInTwiceIsSeen) {
   finish_reduce({0, 1});
   const Bytes first = content_of(object_named(10), Incarnation{1}, kParts);
-  got(kTarget, reduce_all(kParts, ReduceOp::kSum, {first, first}));
+  finish_get(kTarget, reduce_all(kParts, ReduceOp::kSum, {first, first}));
   expect("the value is no fold of 2 confirmed sources");
 }
 
 TEST_F(CheckerTest, AReduceThatFailsThoughEnoughIsLeftIsSeen) {
   Request& sum = finish_reduce({0, 1});
-  failed(sum, Code::kReduceFailed);
+  fail_request(sum, Code::kReduceFailed);
   expect("enough sources are left");
 }
 
 TEST_F(CheckerTest, AFullStoreAndACancellationNeedAReason) {
   put(kA);
-  failed(request(Verb::kGet, kA), Code::kStoreFull);
+  fail_request(request(Verb::kGet, kA), Code::kStoreFull);
   expect("the arena is large enough");
   checker_.allow_store_full();
-  failed(request(Verb::kGet, kA), Code::kStoreFull);
+  fail_request(request(Verb::kGet, kA), Code::kStoreFull);
   EXPECT_EQ(checker_.failures().size(), 1U);
-  failed(request(Verb::kGet, kA), Code::kCancelled);
+  fail_request(request(Verb::kGet, kA), Code::kCancelled);
   EXPECT_EQ(checker_.failures().size(), 2U);
 }
 

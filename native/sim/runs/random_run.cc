@@ -149,7 +149,7 @@ class Run {
   }
   ObjectId fresh() { return object_named(next_object_++); }
   // Any object that was ever named, or that never will be put.
-  ObjectId known() {
+  ObjectId pick_known() {
     return prng_.chance(5) ? fresh() : object_named(1 + prng_.below(next_object_));
   }
 
@@ -195,7 +195,7 @@ class Run {
   }
 
   void gets() {
-    const ObjectId object = known();
+    const ObjectId object = pick_known();
     const bool exists = was_sealed(object);
     for (std::uint64_t n = prng_.chance(30) ? between(2, 5) : 1; n > 0; --n) {
       const ClientId client = some_client();
@@ -219,7 +219,7 @@ class Run {
   }
 
   void erase() {
-    const ObjectId object = known();
+    const ObjectId object = pick_known();
     cluster_.erase(some_node(), object);
   }
 
@@ -352,7 +352,7 @@ class Run {
         break;
       }
       case Fault::kOrphan:
-        cluster_.orphan(a, known());
+        cluster_.orphan(a, pick_known());
         break;
       case Fault::kDrain:  // at most half of the nodes, so that others can take the objects
         if (drains_++ < cluster_.size() / 2) cluster_.drain(a);

@@ -72,7 +72,7 @@ TEST(RandomRun, SameSeedGivesTheSameRun) {
 }
 
 // Seeds of twenty whose run with the canary says something that begins with `said`.
-int reported(Canary canary, const std::string& said) {
+int count_reports(Canary canary, const std::string& said) {
   int count = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const auto failures = random_run({.seed = seed, .canary = canary}).failures;
@@ -85,11 +85,11 @@ int reported(Canary canary, const std::string& said) {
 class Canaries : public testing::TestWithParam<Canary> {};
 
 // Not every seed has a fold or a second block in it; most must show the damage.
-TEST_P(Canaries, IsReported) { EXPECT_GE(reported(GetParam(), ""), 3); }
+TEST_P(Canaries, IsReported) { EXPECT_GE(count_reports(GetParam(), ""), 3); }
 
 class FenceCanaries : public testing::TestWithParam<Canary> {};
 
-TEST_P(FenceCanaries, IsReportedAsSuch) { EXPECT_GE(reported(GetParam(), "not fenced: "), 3); }
+TEST_P(FenceCanaries, IsReportedAsSuch) { EXPECT_GE(count_reports(GetParam(), "not fenced: "), 3); }
 
 std::string canary_name(const testing::TestParamInfo<Canary>& canary) {
   static constexpr const char* kNames[] = {

@@ -37,7 +37,7 @@ Content content_of(std::size_t size, std::uint64_t key = 0) {
   return content;
 }
 
-Wanted wanted_of(std::span<std::byte> into, std::uint64_t key = 0) {
+Wanted make_wanted(std::span<std::byte> into, std::uint64_t key = 0) {
   return {MatchKey{key}, 1, "uint8", into};
 }
 
@@ -109,7 +109,7 @@ TEST(EdgeRules, AMessageThatComesFirstWaitsForItsReceiver) {
   pair.run();
   EXPECT_TRUE(pair.a.ended.contains(1));
   Data got(100);
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, wanted_of(got)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, make_wanted(got)));
   pair.b.settle();
   EXPECT_TRUE(pair.b.ended.contains(2));
   EXPECT_EQ(got, sent);
@@ -119,7 +119,7 @@ TEST(EdgeRules, AReceiverThatComesFirstGetsTheBytesInItsPlace) {
   Pair pair;
   const Data sent = pattern(20'000, 2);
   Data got(20'000);
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, wanted_of(got)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, make_wanted(got)));
   pair.a.rules.handle_send(OperationId{1}, content_of(20'000), sent);
   pair.run();
   EXPECT_TRUE(pair.a.ended.contains(1));
@@ -136,7 +136,7 @@ TEST(EdgeRules, ALargeMessageStopsAtTheWindowUntilItIsWanted) {
   EXPECT_TRUE(pair.a.rules.has_moved(OperationId{1}));
   EXPECT_TRUE(pair.a.rules.is_waiting());
   Data got(20'000);
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, wanted_of(got)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, make_wanted(got)));
   pair.run();
   EXPECT_TRUE(pair.a.ended.contains(1));
   EXPECT_EQ(got, sent);
@@ -187,7 +187,7 @@ TEST(EdgeRules, CollectivesPassPointToPointThatNobodyWants) {
   pair.a.rules.handle_send(OperationId{1}, content_of(20'000), large);
   pair.a.rules.handle_send(OperationId{2}, content_of(10, 7), small);
   Data got(10);
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, wanted_of(got, 7)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, make_wanted(got, 7)));
   pair.run();
   EXPECT_TRUE(pair.b.ended.contains(3));
   EXPECT_EQ(got, small);
@@ -203,8 +203,8 @@ TEST(EdgeRules, RoundsMeetByTheirNumberInAnyOrder) {
   pair.run();
   Data got_first(10);
   Data got_second(10);
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{4}, wanted_of(got_second, 2)));
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, wanted_of(got_first, 1)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{4}, make_wanted(got_second, 2)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, make_wanted(got_first, 1)));
   EXPECT_EQ(got_first, first);
   EXPECT_EQ(got_second, second);
 }
@@ -244,7 +244,7 @@ TEST(EdgeRules, ANoticeComesBesideTheBufferThatWasGiven) {
     content.shape = {1000};
     Data into(8'000, std::byte{9});
     const auto receive = [&] {
-      ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, wanted_of(into)));
+      ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, make_wanted(into)));
       pair.b.settle();
     };
     if (is_first) receive();
@@ -282,7 +282,8 @@ TEST(EdgeRules, WhatDoesNotFitIsAnError) {
   Data shorter(99);
   Data fits(100);
   for (const bool is_early : {false, true}) {
-    EXPECT_NE(refused(wanted_of(shorter), is_early).find("uint8[100] (100 B)"), std::string::npos);
+    EXPECT_NE(refused(make_wanted(shorter), is_early).find("uint8[100] (100 B)"),
+              std::string::npos);
     EXPECT_NE(refused({MatchKey{0}, 1, "int8", fits}, is_early).find("int8"), std::string::npos);
     EXPECT_NE(refused({MatchKey{0}, 2, "uint8", fits}, is_early).find("operation 2"),
               std::string::npos);
@@ -293,7 +294,7 @@ TEST(EdgeRules, ACancelledReceiveLeavesItsMessageToTheNextOne) {
   Pair pair;
   const Data sent = pattern(20'000, 8);
   Data first(20'000);
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, wanted_of(first)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, make_wanted(first)));
   pair.a.rules.handle_send(OperationId{1}, content_of(20'000), sent);
   while (!pair.b.rules.has_moved(OperationId{2}) || pair.a.wire.size() > 100) {
     pair.a.write(300);
@@ -306,7 +307,7 @@ TEST(EdgeRules, ACancelledReceiveLeavesItsMessageToTheNextOne) {
   EXPECT_EQ(first, untouched);
   EXPECT_FALSE(pair.b.ended.contains(2));
   Data second(20'000);
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, wanted_of(second)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, make_wanted(second)));
   pair.run();
   EXPECT_EQ(second, sent);
   EXPECT_TRUE(pair.a.ended.contains(1));
@@ -317,8 +318,8 @@ TEST(EdgeRules, ACancelledReceiveWhoseMessageFitsNotTheNextOneIsAMismatch) {
   const Data sent = pattern(20'000, 8);
   Data first(20'000);
   Data second(8);
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, wanted_of(first)));
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, wanted_of(second)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, make_wanted(first)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, make_wanted(second)));
   pair.a.rules.handle_send(OperationId{1}, content_of(20'000), sent);
   while (!pair.b.rules.has_moved(OperationId{2})) {
     pair.a.write(300);
@@ -352,7 +353,7 @@ TEST(EdgeRules, ACancelledSendThatHasBegunArrivesFromACopy) {
   EXPECT_TRUE(*pair.a.rules.handle_cancel(OperationId{1}));
   std::ranges::fill(sent, std::byte{0xEE});
   Data got(20'000);
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, wanted_of(got)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, make_wanted(got)));
   pair.run();
   EXPECT_EQ(got, original);
   EXPECT_FALSE(pair.a.ended.contains(1));
@@ -367,7 +368,7 @@ TEST(EdgeRules, ACancelledSendThatHasNotBegunNeverArrives) {
   EXPECT_TRUE(*pair.a.rules.handle_cancel(OperationId{1}));
   EXPECT_FALSE(*pair.a.rules.handle_cancel(OperationId{1}));
   Data got(10);
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, wanted_of(got)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, make_wanted(got)));
   pair.run();
   EXPECT_EQ(got, second);
 }
@@ -380,13 +381,13 @@ TEST(EdgeRules, GoodbyeFollowsWhatIsToBeSent) {
   pair.run();
   EXPECT_FALSE(pair.a.rules.is_over());
   Data got(20'000);
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, wanted_of(got)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, make_wanted(got)));
   pair.run();
   EXPECT_EQ(got, sent);
   EXPECT_TRUE(pair.a.rules.is_over());
   EXPECT_TRUE(pair.b.rules.has_left());
   EXPECT_FALSE(pair.b.rules.waits_in_vain());
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, wanted_of(got)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, make_wanted(got)));
   EXPECT_TRUE(pair.b.rules.waits_in_vain());
 }
 
@@ -394,7 +395,7 @@ TEST(EdgeRules, AnEndingCutsOffWhatIsUnderWayAndArrives) {
   Pair pair;
   Data sent = pattern(20'000, 3);
   Data got(20'000);
-  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, wanted_of(got)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, make_wanted(got)));
   pair.a.rules.handle_send(OperationId{1}, content_of(20'000), sent);
   pair.a.write(100);
   pair.a.rules.handle_ending({Cause::kAborted, Rank{0}, "enough"});

@@ -24,14 +24,14 @@ Envelope example() {
   return envelope;
 }
 
-Data encoded(const Envelope& envelope) {
+Data encode_to_data(const Envelope& envelope) {
   Data bytes;
   encode_envelope(envelope, bytes);
   return bytes;
 }
 
 TEST(Envelopes, TheExampleOfTheDocumentIsWhatTheCodeSpeaks) {
-  EXPECT_EQ(encoded(example()), hex_example(wire_doc(), "world"));
+  EXPECT_EQ(encode_to_data(example()), hex_example(wire_doc(), "world"));
 }
 
 TEST(Envelopes, TheDocumentNamesEveryVerb) {
@@ -41,7 +41,7 @@ TEST(Envelopes, TheDocumentNamesEveryVerb) {
 }
 
 TEST(Envelopes, WhatIsEncodedIsDecoded) {
-  const Data bytes = encoded(example());
+  const Data bytes = encode_to_data(example());
   const auto tail = tail_bytes(std::span(bytes).first(kEnvelopeBytes));
   ASSERT_TRUE(tail);
   ASSERT_EQ(*tail, bytes.size() - kEnvelopeBytes);
@@ -56,7 +56,7 @@ TEST(Envelopes, WhatIsEncodedIsDecoded) {
   EXPECT_FALSE(again.content.is_notice);
   Envelope notice = example();
   notice.content.is_notice = true;
-  EXPECT_TRUE(decode_envelope(encoded(notice)).content.is_notice);
+  EXPECT_TRUE(decode_envelope(encode_to_data(notice)).content.is_notice);
 }
 
 // Each field that a stranger could lie with, one byte at a time.
@@ -72,11 +72,11 @@ TEST(Envelopes, WhatIsNoneIsRefusedBeforeAnythingIsAllocated) {
       {"unknown flag", 12, std::byte{2}},  {"message over 1 TiB", 31, std::byte{1}},
   };
   for (const auto& lie : lies) {
-    Data bytes = encoded(example());
+    Data bytes = encode_to_data(example());
     bytes[lie.at] = lie.value;
     EXPECT_FALSE(tail_bytes(std::span(bytes).first(kEnvelopeBytes))) << lie.what;
   }
-  Data goodbye = encoded({Verb::kGoodbye, 0, {}});
+  Data goodbye = encode_to_data({Verb::kGoodbye, 0, {}});
   EXPECT_TRUE(tail_bytes(std::span(goodbye).first(kEnvelopeBytes)));
   goodbye[12] = std::byte{1};
   EXPECT_FALSE(tail_bytes(std::span(goodbye).first(kEnvelopeBytes))) << "Goodbye with a flag";

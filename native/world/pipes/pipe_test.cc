@@ -64,9 +64,9 @@ class Pipes : public testing::TestWithParam<Transport> {};
 
 INSTANTIATE_TEST_SUITE_P(
     All, Pipes,
-    testing::Values(Transport{"tcp", [] { return by(plain(tcp_sockets())); }},
-                    Transport{"unix", [] { return by(plain(unix_sockets())); }},
-                    Transport{"tls", [] { return by(secured(tcp_sockets())); }},
+    testing::Values(Transport{"tcp", [] { return by(plain_streams(tcp_sockets())); }},
+                    Transport{"unix", [] { return by(plain_streams(unix_sockets())); }},
+                    Transport{"tls", [] { return by(secure_streams(tcp_sockets())); }},
                     Transport{"shared_memory",
                               [] {
                                 auto [first, second] = rings();
@@ -178,7 +178,7 @@ class OverTls : public testing::Test {
     Sockets here = unix_sockets();
     Sockets there = unix_sockets();
     wire_ = {std::move(here.second), std::move(there.second)};
-    Ends ends = by(secured({std::move(here.first), std::move(there.first)}, [this] {
+    Ends ends = by(secure_streams({std::move(here.first), std::move(there.first)}, [this] {
       pass(overheard(wire_.first), wire_.second);
       pass(overheard(wire_.second), wire_.first);
     }));

@@ -36,13 +36,13 @@ inline Sockets unix_sockets() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-inline Streams plain(Sockets sockets) {
+inline Streams plain_streams(Sockets sockets) {
   return {Stream(std::move(sockets.first)), Stream(std::move(sockets.second))};
 }
 
 // Has them begin sessions of TLS, and calls `pass` until both are open.
 template <typename Pass>
-Streams secured(Sockets sockets, Pass pass) {
+Streams secure_streams(Sockets sockets, Pass pass) {
   static const TlsContext context = [] {
     auto opened = TlsContext::open(Authority().certify());
     HOPLITE_CHECK(opened.has_value());
@@ -63,8 +63,8 @@ Streams secured(Sockets sockets, Pass pass) {
   EXPECT_TRUE(streams.first.is_open() && streams.second.is_open());
   return streams;
 }
-inline Streams secured(Sockets sockets) {
-  return secured(std::move(sockets), [] {});
+inline Streams secure_streams(Sockets sockets) {
+  return secure_streams(std::move(sockets), [] {});
 }
 
 }  // namespace hoplite::worlds
