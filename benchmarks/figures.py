@@ -65,13 +65,13 @@ class Figure:
             "by": self.by,
             "unit": self.unit,
             "better": _MORE if self.is_more_better else _LESS,
-            "bound": _rounded(self.bound),
-            "goal": _rounded(self.goal),
+            "bound": _round(self.bound),
+            "goal": _round(self.goal),
             "failure": self.failure,
-            "median": _rounded(self.median),
-            "least": _rounded(min(self.samples, default=None)),
-            "most": _rounded(max(self.samples, default=None)),
-            "samples": [_rounded(each) for each in self.samples],
+            "median": _round(self.median),
+            "least": _round(min(self.samples, default=None)),
+            "most": _round(max(self.samples, default=None)),
+            "samples": [_round(each) for each in self.samples],
         }
 
     @classmethod
@@ -126,7 +126,7 @@ def _exponent(value: float) -> int:
     return int(f"{abs(value):e}".partition("e")[2])
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{_DIGITS}g}")
 
 

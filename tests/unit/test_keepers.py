@@ -131,7 +131,9 @@ def test_metrics_are_asked_for_with_renewed_certificates_after_a_failure(
         async def close(self) -> None:
             events.append("closed")
 
-    monkeypatch.setattr(publishing, "_Published", lambda node: SimpleNamespace(set=lambda _: None))
+    monkeypatch.setattr(
+        publishing, "_PublishedCounters", lambda node: SimpleNamespace(set=lambda _: None)
+    )
     monkeypatch.setattr(publishing, "_EVERY_S", 0.0)
     monkeypatch.setattr(publishing, "ControlClient", Client)
     place: Any = SimpleNamespace(directory=tmp_path, ray_node_id="ab")

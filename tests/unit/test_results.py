@@ -174,11 +174,11 @@ def test_an_interruption_ends_the_program_and_leaves_no_half_table(
         true_end(running)
         ended.append(running.poll())
 
-    def interrupted(told: results.Told) -> None:
+    def interrupt(told: results.Told) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(results, "end", end)
-    monkeypatch.setattr(results.Told, "show", interrupted)
+    monkeypatch.setattr(results.Told, "show", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run.measure(LOCAL)
     assert ended == [-signal.SIGTERM]
