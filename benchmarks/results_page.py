@@ -244,20 +244,20 @@ def _where(part: Part) -> str:
 
 
 def _cells(part: Part) -> tuple[list[str], list[list[str]]]:
-    """The table's head and its rows; columns that are empty in all rows are left out."""
+    """The table's head and its rows, without empty columns and rows without any figure."""
     contenders = _unique(by for row in part.rows for by in row.figures)
     contenders.sort(key=lambda by: (by != OURS, not by.startswith(OURS)))
     head = ["case", "unit", "bound", "goal", OURS, "x bound"]
     head += [by for by in contenders if by != OURS]
-    rows = [_row_cells(part, row, head) for row in part.rows]
+    played = [row for row in part.rows if any(each.samples for each in row.figures.values())]
+    rows = [_row_cells(part, row, head) for row in played]
     kept = [at for at in range(len(head)) if at == 0 or any(row[at] for row in rows)]
     return [head[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def _row_cells(part: Part, row: Row, head: Sequence[str]) -> list[str]:
     known = [each for each in row.figures.values() if each.median is not None]
-    first = known[0] if known else next(iter(row.figures.values()))
-    divisor, unit = scale_of([each.median for each in known if each.median], first.unit)
+    divisor, unit = scale_of([each.median for each in known if each.median], known[0].unit)
     ours, ahead = row.ours, row.ahead()
     cells = {"case": part.case_text(row), "unit": unit}
     if (bound := next((each.bound for each in known if each.bound), None)) is not None:

@@ -244,6 +244,13 @@ def test_a_row_has_all_contenders_beside_bound_and_goal() -> None:
     assert "python benchmarks/local.py --json" in text
 
 
+def test_a_case_that_no_contender_played_is_a_reason_and_no_row() -> None:
+    nothing: dict[str, Any] = {"samples": [], "failure": "not played under Ray"}
+    text = page(line("a put", 1.0), line("a get", **nothing))
+    assert [row[0] for row in section(text, f"## {LOCAL.title}")] == ["a put"]
+    assert "- 1 of 2 rows without hoplite_ray: not played under Ray" in text
+
+
 def test_where_we_lose_has_every_row_with_a_peer_ahead_the_largest_lead_first() -> None:
     more = {"unit": "bytes/s", "better": "more"}
     text = page(
