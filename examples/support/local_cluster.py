@@ -25,12 +25,12 @@ def cluster_at(
         return
     try:
         # Ray asks an address of the internet which one is ours, and has no answer in a namespace.
-        yield {"address": address, "_node_ip_address": _own_address(address)}
+        yield {"address": address, "_node_ip_address": own_address(address)}
     finally:
         ray.shutdown()
 
 
-def _own_address(other: str) -> str:
+def own_address(other: str) -> str:
     """Return the address from which this machine reaches another one."""
     host, _, port = other.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

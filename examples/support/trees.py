@@ -27,7 +27,9 @@ class Trees:
 
     def __init__(self, address: str) -> None:
         """`address` is the Ray cluster's."""
-        self._command = [sys.executable, __file__, address]
+        from support.local_cluster import own_address  # the process itself needs no Ray
+
+        self._command = [sys.executable, __file__, address, own_address(address)]
         self._looked = threading.Event()
         self.drawn: Drawn = {}
 
@@ -58,26 +60,30 @@ class Trees:
         self._looked.set()
 
 
-def largest(transfers: list[dict[str, Any]], names: dict[str, str]) -> Drawn:
-    """Draw the tree of most nodes each way: copies from a root on, members of a reduce to it."""
+def largest(
+    transfers: list[dict[str, Any]], names: dict[str, str], server: str | None = None
+) -> Drawn:
+    """Draw the tree of most nodes each way: from the parameters' root on, and to the sum's.
+
+    A copy that goes to the server is of a sum; on loopback it is not known which node that is.
+    """
     from hoplite_ray.cli.live.flows import trees_of
     from hoplite_ray.cli.live.top import tree_lines
 
-    copies = [row for row in transfers if row["kind"] != "member"]
-    members = [
-        row | {"sender": row["receiver"], "receiver": row["sender"]}  # the root is at the top
-        for row in transfers
-        if row["kind"] == "member"
-    ]
+    inwards = [row for row in transfers if row["kind"] == "member" or row["receiver"] == server]
+    outwards = [row for row in transfers if row not in inwards]
+    turned = [
+        row | {"sender": row["receiver"], "receiver": row["sender"]} for row in inwards
+    ]  # so that the sum's root is at the top
     drawn = {}
-    for title, rows in (("parameters", copies), ("gradients", members)):
+    for title, rows in (("parameters", outwards), ("gradients", turned)):
         if trees := trees_of(rows):
             tree = max(trees, key=lambda tree: len(tree["lines"]))
             drawn[title] = tree_lines(tree, names)[:LINES_MAX]
     return drawn
 
 
-async def watch(address: str) -> None:
+async def watch(address: str, here: str) -> None:
     """Print a line with the largest trees, again and again until the reader ends."""
     from hoplite_ray.cli.cluster.places import find
     from hoplite_ray.cli.cluster.survey import survey
@@ -87,12 +93,16 @@ async def watch(address: str) -> None:
     cluster = find(asked, timeout_s=FIND_S)
     seen = await survey(cluster, timeout_s=FIND_S)
     nodes = sorted(seen.nodes, key=lambda node: _place(node.control))
-    names = {f"{node.node_id:x}": f"node {number}" for number, node in enumerate(nodes)}
+    names = {f"{node.node_id:x}": f"node {number + 1}" for number, node in enumerate(nodes)}
+    servers = [node for node in nodes if node.control.rpartition(":")[0] == here]
+    server = f"{servers[0].node_id:x}" if len(servers) == 1 else None
+    if server is not None:
+        names[server] += ", the server"
     while True:
         before = await take_snapshot(cluster, timeout_s=ASK_S, seen=seen)
         await asyncio.sleep(RATE_OVER_S)
         now = await take_snapshot(cluster, timeout_s=ASK_S, seen=seen)
-        print(json.dumps(largest(transfers_of(before, now), names)), flush=True)
+        print(json.dumps(largest(transfers_of(before, now), names, server)), flush=True)
         await asyncio.sleep(LOOK_EVERY_S)
 
 
@@ -102,4 +112,4 @@ def _place(control: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    asyncio.run(watch(sys.argv[1]))
+    asyncio.run(watch(sys.argv[1], sys.argv[2]))

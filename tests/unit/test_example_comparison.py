@@ -135,5 +135,14 @@ def test_a_broadcast_is_drawn_from_its_root_and_a_reduce_to_it() -> None:
     assert without_rates(drawn["gradients"]) == ["3", "  └─ node 2", "    └─ node 1"]
 
 
+def test_the_way_of_a_sum_to_the_server_is_part_of_its_reduce() -> None:
+    moment = look(1.0, (1, 2, 20), (3, 1, 10))
+    into, out = transfers_of(moment, moment)
+    assert (into["receiver"], out["receiver"]) in {("1", "2"), ("2", "1")}
+    drawn = trees.largest([into, out], {}, "1")
+    assert without_rates(drawn["parameters"]) == ["1", "  └─ 2"]
+    assert without_rates(drawn["gradients"]) == ["1", "  └─ 3"]
+
+
 def without_rates(lines: list[str]) -> list[str]:
     return [re.sub(r"  \d+ %.*", "", line) for line in lines]

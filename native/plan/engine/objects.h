@@ -51,7 +51,7 @@ class Objects {
   [[nodiscard]] bool contains(const ObjectId& id) const { return objects_.contains(id); }
   [[nodiscard]] LocalObject& make(const ObjectId& id) { return objects_[id]; }
   void forget_if_empty(const ObjectId& id);
-  [[nodiscard]] const RetiredRanges& retired() const { return retired_; }
+  [[nodiscard]] const RetiredRanges& retired_ranges() const { return retired_; }
 
   // ---- what the home hears ----
   void claim(const ObjectId& id);

@@ -147,7 +147,7 @@ const std::string& Overview::holders_text() const {
     if (!object.extent || engine_.objects.is_free_to_go(other, object)) continue;
     holders.push_back({object.extent->size_bytes, other, ""});
   }
-  for (const auto& [name, retired] : engine_.objects.retired()) {
+  for (const auto& [name, retired] : engine_.objects.retired_ranges()) {
     const auto clients = clients_of(retired.pins);
     holders.push_back({retired.extent.size_bytes, name.first,
                        clients > 0 ? "deleted, mapped by " + count_of(clients, "client")
