@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -64,3 +66,25 @@ class Authority:
 
     def _keep(self, file: str, contents: bytes) -> None:
         (self._directory / file).write_bytes(contents)
+
+
+def serial_of(settings: dict[str, str]) -> int:
+    """The serial number of the certificate that the settings name."""
+    file = Path(settings["RAY_TLS_SERVER_CERT"])
+    return x509.load_pem_x509_certificate(file.read_bytes()).serial_number
+
+
+def serial_shown(control: str, settings: dict[str, str]) -> int:
+    """The serial number of the certificate that a node shows for its control calls."""
+    address, _, port = control.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(settings["RAY_TLS_SERVER_CERT"], settings["RAY_TLS_SERVER_KEY"])
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((address, int(port)), timeout=20) as plain,
+        context.wrap_socket(plain) as secure,
+    ):
+        shown = secure.getpeercert(binary_form=True)
+    assert shown is not None
+    return x509.load_der_x509_certificate(shown).serial_number

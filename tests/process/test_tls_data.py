@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cryptography.x509 import load_der_x509_certificate, load_pem_x509_certificate
 
 from hoplite_ray.errors import NodeLostError, ObjectLostError
 from hoplite_ray.launch import NodeProcess
 from hoplite_ray.store import new_id
-from tests.certificates import Authority
+from tests.certificates import Authority, serial_of, serial_shown
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 from tests.process.test_failures import SLOW, is_under_way
 from tests.process.wire import HELLO, dial, frame
@@ -212,27 +211,6 @@ def test_a_node_unlike_the_others_may_not_join(
     nodes.view(0, size=2)
 
 
-def serial_at(nodes: Nodes, rank: int, settings: dict[str, str]) -> int:
-    """The serial number of the certificate that a node shows for its control calls."""
-    address, _, port = nodes.processes[rank].control.rpartition(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.load_cert_chain(settings["RAY_TLS_SERVER_CERT"], settings["RAY_TLS_SERVER_KEY"])
-    context.set_alpn_protocols(["h2"])
-    with (
-        socket.create_connection((address, int(port)), WAIT_S) as plain,
-        context.wrap_socket(plain) as secure,
-    ):
-        shown = secure.getpeercert(binary_form=True)
-    assert shown is not None
-    return load_der_x509_certificate(shown).serial_number
-
-
-def serial_of(settings: dict[str, str]) -> int:
-    file = Path(settings["RAY_TLS_SERVER_CERT"])
-    return load_pem_x509_certificate(file.read_bytes()).serial_number
-
-
 def share(nodes: Nodes) -> None:
     """Bring an object of each living node to the others, over data connections."""
     nodes.meet()
@@ -256,10 +234,13 @@ def test_renewed_files_count_from_the_next_life_on(
 ) -> None:
     nodes = cluster(2, options=ON)
     renewed = serial_of(settings := authority.certify("node", HERE))  # renewed under the nodes
-    assert serial_at(nodes, 0, settings) != renewed, "a node shows what it read at its start"
+    assert serial_shown(nodes.processes[0].control, settings) != renewed, (
+        "a node shows what it read at its start"
+    )
     share(nodes)
     restart_one_by_one(nodes)
-    assert {serial_at(nodes, rank, settings) for rank in nodes.ranks()} == {renewed}
+    shown = {serial_shown(nodes.processes[rank].control, settings) for rank in nodes.ranks()}
+    assert shown == {renewed}
 
 
 def test_an_authority_is_changed_in_three_rounds_while_objects_are_shared(
