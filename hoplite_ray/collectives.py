@@ -1,9 +1,10 @@
-"""The collectives of `Store`: reduce, allreduce, reduce-scatter and gather."""
+"""The collectives of `Store`: reduce, all_reduce, reduce_scatter and gather."""
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from hoplite_ray import _native
@@ -124,7 +125,7 @@ class Collectives(ABC):
         pending = self._begin_reduce_of(target, sources, op, count, deterministic=deterministic)
         return await pending.result_async(timeout_s)
 
-    def allreduce(
+    def all_reduce(
         self,
         target: bytes,
         sources: Sequence[bytes],
@@ -147,7 +148,7 @@ class Collectives(ABC):
             for source in sources:
                 store.put(source, np.ones(4))
             target = new_id()
-            store.allreduce(target, sources, op="mean")
+            store.all_reduce(target, sources, op="mean")
             assert store.get(target).tolist() == [1, 1, 1, 1]
         """
         pending = self._begin_reduce_of(
@@ -155,7 +156,7 @@ class Collectives(ABC):
         )
         return pending.result(timeout_s)
 
-    async def allreduce_async(
+    async def all_reduce_async(
         self,
         target: bytes,
         sources: Sequence[bytes],
@@ -165,11 +166,21 @@ class Collectives(ABC):
         deterministic: bool = False,
         timeout_s: float | None = None,
     ) -> Reduction:
-        """Like `allreduce`, but awaitable; cancelling it takes the reduce back."""
+        """Like `all_reduce`, but awaitable; cancelling it takes the reduce back."""
         pending = self._begin_reduce_of(
             target, sources, op, count, everywhere=True, deterministic=deterministic
         )
         return await pending.result_async(timeout_s)
+
+    def allreduce(self, *args: Any, **options: Any) -> Reduction:
+        """Call `all_reduce`, by its old name; the next release lacks it."""
+        _warn_of_old_name("allreduce", "all_reduce")
+        return self.all_reduce(*args, **options)
+
+    def allreduce_async(self, *args: Any, **options: Any) -> Coroutine[Any, Any, Reduction]:
+        """Call `all_reduce_async`, by its old name; the next release lacks it."""
+        _warn_of_old_name("allreduce_async", "all_reduce_async")
+        return self.all_reduce_async(*args, **options)
 
     def reduce_scatter(
         self,
@@ -330,3 +341,8 @@ class Collectives(ABC):
             pending.cancel()
             raise
         return pending
+
+
+def _warn_of_old_name(old: str, new: str) -> None:
+    text = f"Store.{old} is called {new}; the next release lacks the old name"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)

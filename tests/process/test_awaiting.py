@@ -48,7 +48,7 @@ def test_every_verb_can_be_awaited(three: Nodes, size_bytes: int) -> None:
         expected = [array, np.maximum(array, array[::-1]), array[::-1]]
         for value, each in zip(values, expected, strict=True):
             np.testing.assert_array_equal(value, each)
-        everywhere = await three[0].allreduce_async(new_id(), [object_id, other], count=2)
+        everywhere = await three[0].all_reduce_async(new_id(), [object_id, other], count=2)
         for target in (object_id, other, total, everywhere.target):
             await three[0].orphan_async(target)
             await three[0].delete_async(target)

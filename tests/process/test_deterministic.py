@@ -91,7 +91,7 @@ def test_reduce_and_allreduce_of_all_sources(three: Nodes) -> None:
     ids = [three.put(index % 3, array) for index, array in arrays.items()]
     expected = combined(arrays, "sum").tobytes()
     one = three[0].reduce(new_id(), ids, deterministic=True, timeout_s=WAIT_S)
-    other = three[2].allreduce(new_id(), ids, deterministic=True, timeout_s=WAIT_S)
+    other = three[2].all_reduce(new_id(), ids, deterministic=True, timeout_s=WAIT_S)
     for rank in range(3):
         assert three.get(rank, one.target).tobytes() == expected
         assert three.get(rank, other.target).tobytes() == expected

@@ -42,7 +42,7 @@ def test_less_is_small_on_slow_links(cluster: MakeNodes) -> None:
         ids = [nodes.put(rank, array) for rank, array in enumerate(arrays)]
         summed, everywhere = new_id(), new_id()
         nodes[0].reduce(summed, ids, op="sum", timeout_s=WAIT_S)
-        nodes[1].allreduce(everywhere, ids, op="sum", timeout_s=WAIT_S)
+        nodes[1].all_reduce(everywhere, ids, op="sum", timeout_s=WAIT_S)
         for rank in (1, 2, 0):
             np.testing.assert_array_equal(nodes.get(rank, ids[0]), arrays[0])
             np.testing.assert_array_equal(nodes.get(rank, summed), np.sum(arrays, 0))

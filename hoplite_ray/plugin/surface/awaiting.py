@@ -210,7 +210,7 @@ async def reduce_async(
     )
 
 
-async def allreduce_async(
+async def all_reduce_async(
     refs: Sequence[Ref],
     *,
     op: ReduceOp = "sum",
@@ -218,10 +218,10 @@ async def allreduce_async(
     deterministic: bool = False,
     timeout_s: float | None = None,
 ) -> Ref:
-    """Like `allreduce`, but awaitable in the way of `reduce_async`."""
+    """Like `all_reduce`, but awaitable in the way of `reduce_async`."""
     return await in_thread(
         deadline_of(timeout_s),
-        combining.allreduce,
+        combining.all_reduce,
         refs,
         op=op,
         count=count,
@@ -248,9 +248,9 @@ async def gather_async(refs: Sequence[Ref], *, timeout_s: float | None = None) -
     return await in_thread(deadline_of(timeout_s), combining.gather, refs)
 
 
-async def allgather_async(refs: Sequence[Ref], *, timeout_s: float | None = None) -> Ref:
-    """Like `allgather`, but awaitable in the way of `reduce_async`."""
-    return await in_thread(deadline_of(timeout_s), combining.allgather, refs)
+async def all_gather_async(refs: Sequence[Ref], *, timeout_s: float | None = None) -> Ref:
+    """Like `all_gather`, but awaitable in the way of `reduce_async`."""
+    return await in_thread(deadline_of(timeout_s), combining.all_gather, refs)
 
 
 async def _attach(deadline: float | None) -> Attachment:

@@ -1,4 +1,4 @@
-"""reduce, allreduce, reduce_scatter, gather, allgather and sources, as users call them."""
+"""reduce, all_reduce, reduce_scatter, gather, all_gather and sources, as users call them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def reduce(
     return _begin_reduce(source_refs(refs, "reduce"), op, count, deterministic, everywhere=False)
 
 
-def allreduce(
+def all_reduce(
     refs: Sequence[Ref],
     *,
     op: ReduceOp = "sum",
@@ -67,7 +67,7 @@ def allreduce(
     Raises:  as `reduce`.
     Cost:    with n nodes, 2 (n - 1) / n of the bytes through each.
     """
-    return _begin_reduce(source_refs(refs, "allreduce"), op, count, deterministic, everywhere=True)
+    return _begin_reduce(source_refs(refs, "all_reduce"), op, count, deterministic, everywhere=True)
 
 
 def reduce_scatter(
@@ -105,12 +105,12 @@ def gather(refs: Sequence[Ref]) -> Ref:
     return _begin_gather(refs, "gather")
 
 
-def allgather(refs: Sequence[Ref]) -> Ref:
+def all_gather(refs: Sequence[Ref]) -> Ref:
     """Gather like `gather`, a result that every node will read: sources go down broadcast trees.
 
     The two differ in name only, because each node that gets the result reads it at that moment.
     """
-    return _begin_gather(refs, "allgather")
+    return _begin_gather(refs, "all_gather")
 
 
 def _begin_reduce(
