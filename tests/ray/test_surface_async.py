@@ -87,7 +87,7 @@ def test_what_is_combined_and_filled_is_begun_beside_the_loop(cluster: RayCluste
     async def program() -> None:
         filled = await hop.empty_async(4, "float64", timeout_s=60)
         filled[:] = 2
-        refs = [hop.put(filled), await hop.put_async(np.ones(4))]
+        refs = [filled, await hop.put_async(np.ones(4))]
         total = await hop.reduce_async(refs, op="prod", timeout_s=60)
         assert (await hop.get_async(total)).tolist() == [2.0] * 4
         mean = await hop.all_reduce_async(refs, op="mean", count=2, deterministic=True)

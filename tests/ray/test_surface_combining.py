@@ -68,6 +68,22 @@ def test_bare_values_are_taken_where_they_are(makers: list[Any], kind: str) -> N
     assert_same(gathered, [value_of(kind, scale) for scale in (1, 2, 3)])
 
 
+def test_sources_are_refs_and_arrays_mixed(makers: list[Any]) -> None:
+    arrays = [hop.array(value_of("numpy", scale)) for scale in (1, 2)]
+    filled = hop.empty(arrays[0].shape, str(arrays[0].dtype))
+    filled[...] = value_of("numpy", 3)
+    task = makers[2].make.remote("numpy", 4)
+    sources = [*arrays, filled, task]
+    for combine in (hop.reduce, hop.all_reduce):
+        total = combine(sources)
+        assert_same(hop.get(total, timeout_s=60), value_of("numpy", 10))
+        assert hop.sources(total) == [*map(hop.put, [*arrays, filled]), task]
+    gathered = hop.get(hop.gather(sources), timeout_s=60)
+    assert_same(gathered, [value_of("numpy", scale) for scale in (1, 2, 3, 4)])
+    shares = hop.get(hop.reduce_scatter(sources), timeout_s=60)
+    assert_same(np.concatenate(shares), value_of("numpy", 10))
+
+
 OPERATIONS = {
     "sum": np.add,
     "prod": np.multiply,

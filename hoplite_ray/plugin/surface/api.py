@@ -28,7 +28,7 @@ from hoplite_ray.plugin.process.attachment import (
 )
 from hoplite_ray.plugin.process.sharing import left_s
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed
+from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed, ref_of
 from hoplite_ray.values.codec import Encoded, encode
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import Layout, short_name
@@ -53,9 +53,7 @@ def put(value: Any, *, timeout_s: float | None = None) -> Ref:
     """
     deadline = deadline_of(timeout_s)
     if isinstance(value, Array):
-        need_ray()
-        value._seal(deadline)  # before Ray's pickling does, which has no limit
-        return ray.put(value)
+        return ref_of(value, deadline)
     encoded = encode_value(value)
     here = attachment(deadline)
     with own_object(here, encoded.layout, deadline) as (ref, incarnation):

@@ -15,6 +15,7 @@ from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.surface.api import ray_values
 from hoplite_ray.plugin.surface.arguments import (
+    Gettable,
     checked_count,
     checked_flag,
     checked_op,
@@ -26,7 +27,7 @@ from hoplite_ray.values.layout import ReduceOp
 
 
 def reduce(
-    refs: Sequence[Ref],
+    refs: Sequence[Gettable],
     *,
     op: ReduceOp = "sum",
     count: int | None = None,
@@ -35,7 +36,8 @@ def reduce(
     """Combine the values of `count` of `refs`, whichever are ready first, element by element.
 
     Sources are refs of `put`, of tasks that return an `array`, or of tasks that return a bare value
-    (it is put into the store where it is). Dicts, lists and tuples are combined array by array.
+    (it is put into the store where it is); or Arrays, which go in under the ref of `put`.
+    Dicts, lists and tuples are combined array by array.
     `op` is "sum", "prod", "min", "max" or "mean"; float16 and bfloat16 are summed in float32 and
     rounded once; integers wrap around; "mean" takes floats, bool only "min" and "max".
     With `deterministic` the same members give the same bits, in whatever order they come: they are
@@ -55,7 +57,7 @@ def reduce(
 
 
 def all_reduce(
-    refs: Sequence[Ref],
+    refs: Sequence[Gettable],
     *,
     op: ReduceOp = "sum",
     count: int | None = None,
@@ -71,7 +73,7 @@ def all_reduce(
 
 
 def reduce_scatter(
-    refs: Sequence[Ref], *, op: ReduceOp = "sum", deterministic: bool = False
+    refs: Sequence[Gettable], *, op: ReduceOp = "sum", deterministic: bool = False
 ) -> list[Ref]:
     """Reduce all `refs`, and cut the result by rows into one ref for each of them.
 
@@ -93,7 +95,7 @@ def reduce_scatter(
     ]
 
 
-def gather(refs: Sequence[Ref]) -> Ref:
+def gather(refs: Sequence[Gettable]) -> Ref:
     """Gather the values of all `refs` in their order into one ref; it is ready when they are.
 
     Returns: at once, a pending ref of a list: hop.get of it gives the values, a task that it is
@@ -105,7 +107,7 @@ def gather(refs: Sequence[Ref]) -> Ref:
     return _begin_gather(refs, "gather")
 
 
-def all_gather(refs: Sequence[Ref]) -> Ref:
+def all_gather(refs: Sequence[Gettable]) -> Ref:
     """Gather like `gather`, a result that every node will read: sources go down broadcast trees.
 
     The two differ in name only, because each node that gets the result reads it at that moment.
@@ -133,7 +135,7 @@ def _begin_reduce(
     return _call_steward(here, lambda steward, caller: steward.reduce.remote(sources, how, caller))
 
 
-def _begin_gather(refs: Sequence[Ref], taker: str) -> Ref:
+def _begin_gather(refs: Sequence[Gettable], taker: str) -> Ref:
     sources = source_refs(refs, taker)
     here = attachment()
     return _call_steward(here, lambda steward, caller: steward.gather.remote(sources, caller))
@@ -151,6 +153,7 @@ def _call_steward(here: Attachment, call: Callable[[Any, str], Ref]) -> Ref:
 def sources(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
     """Return the refs that went into a reduce's result, in source order; wait until it commits.
 
+    The ref of a source that was an Array is the one that `put` of the Array returns.
     Raises: InvalidArgumentError if `ref` is no reduce's result; ReduceError as `get`;
             HopliteError if this process no longer holds one of those refs.
     """
@@ -173,6 +176,6 @@ def members_of(ref: Ref, value: Any) -> list[Ref]:
         if member not in known:
             raise HopliteError(
                 f"source {member.hex()[:12]}.. went in, but this process has dropped its ref; "
-                "keep the source refs as long as sources() is to return them"
+                "keep the sources as long as sources() is to return their refs"
             )
     return [seams.ref_of(member) for member in value._members]
