@@ -64,7 +64,7 @@ def train(store: type, workers: list, params: Any, steps: int) -> Generator[Any]
 def main(plain: bool, kill: bool, network, nodes: int, workers: int, steps: int, seed: int) -> int:
     (training, test), params = load(copies=8, seed=seed), network.initial(seed=seed)
     with local_cluster(nodes, workers, STORE_BYTES) as address:
-        ray.init(address, runtime_env={"hoplite": {"arena_bytes": STORE_BYTES}})
+        hop.init(address, arena_bytes=STORE_BYTES)
         data, roll = ray.put(training), Roll.remote()
         made = Worker.options(max_restarts=-kill, max_task_retries=-kill)  # -1: without end
         actors = [made.remote(network, [data], rank, roll) for rank in range(workers)]

@@ -2,6 +2,7 @@
 
     import hoplite_ray as hop
 
+init                                          start Ray, or connect to it, with the store
 put array empty get wait delete               objects: numpy arrays, torch tensors, dicts of them
 reduce all_reduce reduce_scatter              many objects into one, as their tasks end
 gather all_gather sources                     many objects as one; the sources of a result
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from hoplite_ray.metrics.counters import NodeStats
     from hoplite_ray.plugin.handle.array import Array
     from hoplite_ray.plugin.hooks.flag import runtime_env
+    from hoplite_ray.plugin.hooks.start import init
     from hoplite_ray.plugin.surface.api import array, delete, empty, get, put, wait
     from hoplite_ray.plugin.surface.awaiting import (
         all_gather_async,
@@ -126,6 +128,7 @@ __all__ = [
     "gather_async",
     "get",
     "get_async",
+    "init",
     "new_id",
     "put",
     "put_async",
@@ -153,6 +156,7 @@ _PLUGIN = {
         *("reduce", "reduce_scatter", "sources"),
     ),
     "hooks.flag": ("runtime_env",),
+    "hooks.start": ("init",),
 }
 
 _HOMES = {

@@ -210,7 +210,7 @@ def _agree(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) -
             raise ValueError(
                 f"this job asks for {name}={value}, but this cluster's nodes run with {present}, "
                 f"as the first job has fixed it: {first['job']} of user {first['user']}; "
-                f"leave {name} out, or restart the Ray cluster"
+                f"leave {name} out, or restart the Ray cluster; hoplite-ray options shows the rest"
             )
     return Config.from_options(fixed)
 
