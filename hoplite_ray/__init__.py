@@ -17,7 +17,8 @@ cli                                           the command `hoplite-ray`
 serve, worlds                                 stages on Ray Serve; small groups of processes
 node                                          the node process
 plugin                                        every contact with Ray
-store and the files beside it                 the store of one process; start reading there
+store, collectives                            the store of one process; start reading there
+client and the files below it                 starts each operation, and waits for it
 metrics, control                              counters and dashboards; calls between nodes
 values, config, errors, base                  values as bytes; options; errors; small tools
 """

@@ -79,6 +79,23 @@ def test_an_old_name_of_a_store_works_with_a_warning() -> None:
     assert asyncio.run(begun) == given
 
 
+STORE_VERBS = ("put", "empty", "get", "delete", "gather", "reduce", "all_reduce", "reduce_scatter")
+STORE_REST = {"attach", "begin_get", "begin_put", "close", "is_alive", "node", "node_id", "start"}
+OLD = {"allreduce", "allreduce_async"}
+
+
+def test_a_store_has_what_people_call_and_nothing_of_the_plugin() -> None:
+    public = {name for name in dir(Store) if not name.startswith("_")}
+    twins = {f"{verb}_async" for verb in STORE_VERBS}
+    assert public == {*STORE_VERBS} | twins | STORE_REST | OLD
+    taken = {
+        name
+        for verb in ({*STORE_VERBS} | twins | {"begin_get", "begin_put"})
+        for name in inspect.signature(getattr(Store, verb)).parameters
+    }
+    assert not taken & {"exists", "incarnation", "upto", "everywhere", "share"}
+
+
 def test_the_version_is_the_installed_one() -> None:
     assert hoplite_ray.__version__ == metadata.version("hoplite_ray")
 
