@@ -63,7 +63,7 @@ class Hoplite:
 
     @staticmethod
     def add_for_all(gradients: list[Any]) -> Any:
-        return hop.allreduce(gradients, op="sum")
+        return hop.all_reduce(gradients, op="sum")
 
 
 class Plain:

@@ -27,7 +27,7 @@ from ray.cluster_utils import Cluster
 
 import hoplite_ray as hop
 from hoplite_ray.plugin.process.attachment import attachment
-from hoplite_ray.store import new_id
+from hoplite_ray.store import Store, new_id
 
 KIB, MIB = 1 << 10, 1 << 20
 SMALL = {"1 KB": 1 * KIB, "64 KB": 64 * KIB}
@@ -153,7 +153,8 @@ class Far:
 
     def ids_s(self, ids: list[bytes]) -> list[float]:
         store = attachment().store
-        return [timed(partial(store.get, each, exists=True)) for each in ids]
+        gets = [lambda each=each: store.begin_get(each, exists=True).result() for each in ids]
+        return [timed(get) for get in gets]
 
     def hop_s(self, refs: list[Any]) -> list[float]:
         ray.get(refs)  # which puts these are is known
@@ -177,7 +178,7 @@ def measure_small(times: Times, options: argparse.Namespace) -> None:
 
 def small_batch(array: np.ndarray, far: Any) -> dict[str, list[float]]:
     """Times of a few puts and of the first gets of them here and there, contenders in turns."""
-    store = attachment().store
+    store = Store(attachment().store)
     ids = [new_id() for _ in range(BATCH)]
     refs: list[Any] = []
     theirs: list[Any] = []

@@ -75,7 +75,7 @@ class _Player:
     ) -> float:
         """Reduce, and get the result."""
         sleep_until(at_s)
-        reduction = self._attached.begin_reduce(
+        reduction = self._attached._client.begin_reduce(
             bytes.fromhex(target), source_count=len(sources), everywhere=everywhere
         )
         for index, source in enumerate(sources):

@@ -64,7 +64,7 @@ def train(store: type, workers: list, params: Any, rates: Iterable) -> Generator
 def main(o: Options) -> int:
     (training, test), params = load(copies=8, seed=o.seed), o.network.initial(seed=o.seed)
     with cluster_at(o.address, o.nodes, o.workers, STORE_BYTES) as place:
-        ray.init(**place, runtime_env={"hoplite": {"arena_bytes": STORE_BYTES}})
+        hop.init(**place, arena_bytes=STORE_BYTES)
         data, roll = ray.put(training), Roll.remote()
         made = Worker.options(max_restarts=-o.kill, max_task_retries=-o.kill)  # -1: without end
         actors = [made.remote(o.network, [data], o.batch, i, roll) for i in range(o.workers)]

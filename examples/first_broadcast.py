@@ -12,7 +12,7 @@ def gradient(params: hop.Array, seed: int) -> hop.Array:
 
 
 if __name__ == "__main__":
-    ray.init(runtime_env={"hoplite": {"arena_bytes": 1 << 30}})  # bad options raise here
+    hop.init(arena_bytes=1 << 30)  # bad options raise here
     params = hop.put(np.zeros(1_000_000, np.float32))  # an ordinary ray.ObjectRef
     grads = [gradient.remote(params, seed) for seed in range(8)]  # ordinary tasks
     total = hop.reduce(grads, op="sum", count=4)  # an ObjectRef: the first 4 that finish

@@ -2,9 +2,10 @@
 
     import hoplite_ray as hop
 
+init                                          start Ray, or connect to it, with the store
 put array empty get wait delete               objects: numpy arrays, torch tensors, dicts of them
-reduce allreduce reduce_scatter               many objects into one, as their tasks end
-gather allgather sources                      many objects as one; the sources of a result
+reduce all_reduce reduce_scatter              many objects into one, as their tasks end
+gather all_gather sources                     many objects as one; the sources of a result
 put_async array_async ...                     the awaitable twin of each; also `await array`
 
 They take and return Ray's references; `Store` does the same with ids, without Ray. Every name is
@@ -16,7 +17,8 @@ cli                                           the command `hoplite-ray`
 serve, worlds                                 stages on Ray Serve; small groups of processes
 node                                          the node process
 plugin                                        every contact with Ray
-store and the files beside it                 the store of one process; start reading there
+store, collectives                            the store of one process; start reading there
+client and the files below it                 starts each operation, and waits for it
 metrics, control                              counters and dashboards; calls between nodes
 values, config, errors, base                  values as bytes; options; errors; small tools
 """
@@ -58,10 +60,11 @@ if TYPE_CHECKING:
     from hoplite_ray.metrics.counters import NodeStats
     from hoplite_ray.plugin.handle.array import Array
     from hoplite_ray.plugin.hooks.flag import runtime_env
+    from hoplite_ray.plugin.hooks.start import init
     from hoplite_ray.plugin.surface.api import array, delete, empty, get, put, wait
     from hoplite_ray.plugin.surface.awaiting import (
-        allgather_async,
-        allreduce_async,
+        all_gather_async,
+        all_reduce_async,
         array_async,
         delete_async,
         empty_async,
@@ -74,8 +77,8 @@ if TYPE_CHECKING:
         wait_async,
     )
     from hoplite_ray.plugin.surface.combining import (
-        allgather,
-        allreduce,
+        all_gather,
+        all_reduce,
         gather,
         reduce,
         reduce_scatter,
@@ -112,10 +115,10 @@ __all__ = [
     "WorldError",
     "WorldTimeoutError",
     "WrongTypeError",
-    "allgather",
-    "allgather_async",
-    "allreduce",
-    "allreduce_async",
+    "all_gather",
+    "all_gather_async",
+    "all_reduce",
+    "all_reduce_async",
     "array",
     "array_async",
     "delete",
@@ -126,6 +129,7 @@ __all__ = [
     "gather_async",
     "get",
     "get_async",
+    "init",
     "new_id",
     "put",
     "put_async",
@@ -145,14 +149,15 @@ _PLUGIN = {
     "handle.array": ("Array",),
     "surface.awaiting": (
         *("array_async", "delete_async", "empty_async", "get_async", "put_async", "wait_async"),
-        *("allgather_async", "allreduce_async", "gather_async", "reduce_async"),
+        *("all_gather_async", "all_reduce_async", "gather_async", "reduce_async"),
         *("reduce_scatter_async", "sources_async"),
     ),
     "surface.combining": (
-        *("allgather", "allreduce", "gather"),
+        *("all_gather", "all_reduce", "gather"),
         *("reduce", "reduce_scatter", "sources"),
     ),
     "hooks.flag": ("runtime_env",),
+    "hooks.start": ("init",),
 }
 
 _HOMES = {
@@ -169,6 +174,14 @@ _MOVED = {
     "Reduction": "hoplite_ray.pending",
 }
 
+# Old names of functions; they work until the next release.
+_RENAMED = {
+    "allgather": "all_gather",
+    "allgather_async": "all_gather_async",
+    "allreduce": "all_reduce",
+    "allreduce_async": "all_reduce_async",
+}
+
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
@@ -176,17 +189,20 @@ def __getattr__(name: str) -> Any:
 
         return release()
     if name in _MOVED:
-        warnings.warn(
-            f"hoplite_ray.{name} has moved to {_MOVED[name]}; the next release has it only there",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        _warn(f"has moved to {_MOVED[name]}; the next release has it only there", name)
         return getattr(importlib.import_module(_MOVED[name]), name)
+    if name in _RENAMED:
+        _warn(f"is called {_RENAMED[name]}; the next release lacks the old name", name)
+        return __getattr__(_RENAMED[name])
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def _warn(what: str, name: str) -> None:
+    warnings.warn(f"hoplite_ray.{name} {what}", DeprecationWarning, stacklevel=3)
 
 
 def __dir__() -> list[str]:

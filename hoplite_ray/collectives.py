@@ -1,49 +1,28 @@
-"""The collectives of `Store`: reduce, allreduce, reduce-scatter and gather."""
+"""The collectives of `Store`: reduce, all_reduce, reduce_scatter and gather."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+import warnings
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from hoplite_ray import _native
+from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.listener import Listener
-from hoplite_ray.pending import (
-    Pending,
-    PendingReduce,
-    ReceivedObject,
-    Reduction,
-    results,
-    results_async,
-)
+from hoplite_ray.pending import PendingReduce, Reduction, results, results_async
 from hoplite_ray.values.dtypes import Kind
-from hoplite_ray.values.layout import REDUCE_OPS, Layout, ReduceOp, Share, checked_id
+from hoplite_ray.values.layout import Layout, ReduceOp, Share, checked_id
 
 
-class Collectives(ABC):
-    """The part of `Store` that combines objects. It only uses what the abstract methods give."""
+class Collectives:
+    """The part of `Store` that combines objects."""
 
-    _client: _native.Client
-    _listener: Listener
+    _client: StoreClient
 
-    @abstractmethod
-    def _begin_gets(
-        self, object_ids: Sequence[bytes], exists: bool
-    ) -> list[Pending[ReceivedObject]]:
-        """Start the gets that `gather` waits for."""
-
-    @abstractmethod
-    def _usable(self) -> _native.Client:
-        """Return the native client, if this process may use it."""
-
-    def gather(
-        self, object_ids: Sequence[bytes], *, exists: bool = False, timeout_s: float | None = None
-    ) -> list[Any]:
+    def gather(self, object_ids: Sequence[bytes], *, timeout_s: float | None = None) -> list[Any]:
         """Return the values of several objects, which are fetched at once.
 
         Args:    object_ids: the ids under which the values were or will be put.
-                 exists, timeout_s: as for `get`; the limit is for all of them together.
+                 timeout_s: as for `get`; the limit is for all of them together.
         Returns: the values, in the order of their ids.
         Raises:  as `get`, of the first that fails; the other gets are then cancelled.
         Example:
@@ -53,14 +32,14 @@ class Collectives(ABC):
                 store.put(object_id, np.full(2, number))
             assert [value.sum() for value in store.gather(object_ids)] == [0, 2]
         """
-        pending = self._begin_gets(object_ids, exists)
+        pending = self._client.begin_gets(object_ids)
         return [each.value for each in results(pending, timeout_s)]
 
     async def gather_async(
-        self, object_ids: Sequence[bytes], *, exists: bool = False, timeout_s: float | None = None
+        self, object_ids: Sequence[bytes], *, timeout_s: float | None = None
     ) -> list[Any]:
         """Like `gather`, but awaitable; cancelling it cancels all transfers."""
-        pending = self._begin_gets(object_ids, exists)
+        pending = self._client.begin_gets(object_ids)
         return [each.value for each in await results_async(pending, timeout_s)]
 
     def reduce(
@@ -77,7 +56,7 @@ class Collectives(ABC):
 
         The sources need not be put yet: each goes in when it arrives. The result stays until it is
         deleted, except when this node has been away for 30 s: then it may be evicted before
-        everything else. `begin_reduce` lets the caller confirm the sources one by one.
+        everything else.
 
         Args:    target: the id of the result, from `new_id`.
                  sources: the ids of the objects to combine, in any order.
@@ -126,7 +105,7 @@ class Collectives(ABC):
         pending = self._begin_reduce_of(target, sources, op, count, deterministic=deterministic)
         return await pending.result_async(timeout_s)
 
-    def allreduce(
+    def all_reduce(
         self,
         target: bytes,
         sources: Sequence[bytes],
@@ -149,7 +128,7 @@ class Collectives(ABC):
             for source in sources:
                 store.put(source, np.ones(4))
             target = new_id()
-            store.allreduce(target, sources, op="mean")
+            store.all_reduce(target, sources, op="mean")
             assert store.get(target).tolist() == [1, 1, 1, 1]
         """
         pending = self._begin_reduce_of(
@@ -157,7 +136,7 @@ class Collectives(ABC):
         )
         return pending.result(timeout_s)
 
-    async def allreduce_async(
+    async def all_reduce_async(
         self,
         target: bytes,
         sources: Sequence[bytes],
@@ -167,11 +146,21 @@ class Collectives(ABC):
         deterministic: bool = False,
         timeout_s: float | None = None,
     ) -> Reduction:
-        """Like `allreduce`, but awaitable; cancelling it takes the reduce back."""
+        """Like `all_reduce`, but awaitable; cancelling it takes the reduce back."""
         pending = self._begin_reduce_of(
             target, sources, op, count, everywhere=True, deterministic=deterministic
         )
         return await pending.result_async(timeout_s)
+
+    def allreduce(self, *args: Any, **options: Any) -> Reduction:
+        """Call `all_reduce`, by its old name; the next release lacks it."""
+        _warn_of_old_name("allreduce", "all_reduce")
+        return self.all_reduce(*args, **options)
+
+    def allreduce_async(self, *args: Any, **options: Any) -> Coroutine[Any, Any, Reduction]:
+        """Call `all_reduce_async`, by its old name; the next release lacks it."""
+        _warn_of_old_name("allreduce_async", "all_reduce_async")
+        return self.all_reduce_async(*args, **options)
 
     def reduce_scatter(
         self,
@@ -260,49 +249,6 @@ class Collectives(ABC):
             raise
         return begun
 
-    def begin_reduce(
-        self,
-        target: bytes,
-        *,
-        source_count: int,
-        op: ReduceOp = "sum",
-        count: int | None = None,
-        everywhere: bool = False,
-        deterministic: bool = False,
-        share: Share | None = None,
-    ) -> PendingReduce:
-        """Start a reduce of the first `count` of `source_count` sources that the caller confirms.
-
-        With `share` it combines that share of each source only, for one target of a reduce-scatter.
-        """
-        count = source_count if count is None else count
-        if op not in REDUCE_OPS:
-            raise InvalidArgumentError(f"op is {op!r}; it takes {', '.join(REDUCE_OPS)}")
-        if source_count < 1:
-            raise InvalidArgumentError("a reduce takes at least one source, not none")
-        if type(count) is not int or not 1 <= count <= source_count:
-            raise InvalidArgumentError(
-                f"count is {count!r}; it takes 1 to {source_count}, the number of sources"
-            )
-        if type(deterministic) is not bool:
-            raise InvalidArgumentError(f"deterministic is {deterministic!r}; it is True or False")
-        target = checked_id(target)
-        request = self._usable().reduce(
-            target,
-            op=REDUCE_OPS[op],
-            source_count=source_count,
-            count=count,
-            everywhere=everywhere,
-            deterministic=deterministic,
-            share=None
-            if share is None
-            else (
-                *(share.source.size_bytes, share.offset, share.reader),
-                *(share.layout.to_bytes(), share.layout.parts),
-            ),
-        )
-        return PendingReduce(self._listener, self._client, target, request)
-
     def _begin_reduce_of(
         self,
         target: bytes,
@@ -316,7 +262,7 @@ class Collectives(ABC):
     ) -> PendingReduce:
         """Start a reduce. Each source goes in when a node has it."""
         checked = [checked_id(source) for source in sources]
-        pending = self.begin_reduce(
+        pending = self._client.begin_reduce(
             target,
             source_count=len(checked),
             op=op,
@@ -332,3 +278,8 @@ class Collectives(ABC):
             pending.cancel()
             raise
         return pending
+
+
+def _warn_of_old_name(old: str, new: str) -> None:
+    text = f"Store.{old} is called {new}; the next release lacks the old name"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)

@@ -125,6 +125,11 @@ class Config:
         return cls.from_options(options)
 
     @staticmethod
+    def names() -> tuple[str, ...]:
+        """Return the names of all options."""
+        return _NAMES
+
+    @staticmethod
     def variables() -> dict[str, str]:
         """Return the variables of this process's environment that `from_environment` takes."""
         variables = (variable_of(name) for name in _NAMES)

@@ -185,7 +185,7 @@ class _Driver:
 
     def _total(self, store: str, refs: list[Any]) -> Any:
         if store == HOPLITE:
-            return hop.allreduce(refs)
+            return hop.all_reduce(refs)
         if store == RAY:
             return self._workers[0].total.remote(refs)
         return self._workers[0].pair.remote(*self._halves(refs))

@@ -92,8 +92,8 @@ def _text(found: list[Option], address: str, first: Mapping[str, Any]) -> str:
         f"Ray cluster {address}: fixed by its first job, {first['job']}, of user {first['user']}",
         columns(["OPTION", "VALUE", "FIXED BY"], rows, right=frozenset()),
         "to change one: restart the Ray cluster, then let its first job ask for it, by "
-        'ray.init(runtime_env={"hoplite": {OPTION: VALUE}}) or by HOPLITE_RAY_OPTION=VALUE; '
-        "the flag goes before the variable",
+        "hoplite_ray.init(OPTION=VALUE) or by HOPLITE_RAY_OPTION=VALUE; the flag goes before the "
+        "variable",
     ]
     lines += [
         f"{each.variable}={each.here} is set here: a job from this shell is refused; unset it"

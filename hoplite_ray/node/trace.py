@@ -25,7 +25,7 @@ class Station:
 
 # From the put to the get. A station without kinds is in the caller's own process.
 STATIONS: tuple[Station, ...] = (
-    Station("hoplite_ray/store.py", "worker", frozenset(), "put asks for a range and waits"),
+    Station("hoplite_ray/client.py", "worker", frozenset(), "put asks for a range and waits"),
     Station("native/bindings/module.cc", "worker", frozenset(), "converts, releases the GIL"),
     Station("native/client/client.cc", "worker", frozenset(), "writes into the arena"),
     Station(

@@ -206,7 +206,7 @@ class Share:
         if not source.is_array or not source.shape:
             raise InvalidArgumentError(
                 f"reduce_scatter cuts an array along its first axis, not a {source}; "
-                "allreduce takes values of any kind"
+                "all_reduce takes values of any kind"
             )
         rows, *inner = source.shape
         each, longer = divmod(rows, count)  # the first `longer` ones have a row more

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import hoplite_ray
-from hoplite_ray import Store
+from hoplite_ray.client import StoreClient
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge import gpu_arrays
@@ -41,7 +41,7 @@ _no_store_until_s = 0.0
 _no_get_until_s = 0.0
 _has_put = False  # True if this process has put a value, so its store is there
 _is_logged = False  # True if the log says why there is no store
-_attach_task: asyncio.Task[Store] | None = None
+_attach_task: asyncio.Task[StoreClient] | None = None
 _overdue_puts: set[asyncio.Task[Any]] = set()  # puts under way for which no query waits
 
 
@@ -91,8 +91,8 @@ def _forget_put(putting: asyncio.Task[Any]) -> None:
         logger.debug("a value that no query waited for could not be put: %s", error)
 
 
-def _begin_attach() -> asyncio.Task[Store]:
-    """Return the task that attaches to the store. All queries wait for the same task.
+def _begin_attach() -> asyncio.Task[StoreClient]:
+    """Return the task that gets the store. All queries wait for the same one, and its thread.
 
     The task starts a node that has died again, which may take minutes.
     """
@@ -104,7 +104,7 @@ def _begin_attach() -> asyncio.Task[Store]:
     return _attach_task
 
 
-def _log_refusal(attaching: asyncio.Task[Store]) -> None:
+def _log_refusal(attaching: asyncio.Task[StoreClient]) -> None:
     if not attaching.cancelled() and (error := attaching.exception()) is not None:
         logger.debug("there is no store here: %s", error)
 
@@ -126,14 +126,14 @@ async def fetch(value: Any, timeout_s: float) -> Any:
     try:
         store = await asyncio.wait_for(asyncio.shield(_begin_attach()), share_s)
         left_s = max(0.0, began_s + share_s - time.monotonic())
-        frame = await store.get_async(value.object_id, exists=True, timeout_s=left_s)
+        received = await store.begin_get(value.object_id, exists=True).result_async(left_s)
     except TimeoutError as error:
         why = str(error) or "there is no store here yet"
         _refuse_gets(share_s, why)
         raise StoredLostError(why) from None
     except Exception as error:  # of any class: the sender has the value
         raise StoredLostError(str(error)) from None
-    return unpack_frame(frame)[0].value()
+    return unpack_frame(received.value)[0].value()
 
 
 def _refuse_gets(waited_s: float, why: str) -> None:

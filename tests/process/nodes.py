@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from hoplite_ray.client import StoreClient
 from hoplite_ray.control.client import ControlClient, UnreachableError
 from hoplite_ray.control.view import View
 from hoplite_ray.launch import NodeProcess
@@ -42,6 +43,10 @@ class Nodes:
 
     def __getitem__(self, rank: int) -> Store:
         return self.stores[rank]
+
+    def client(self, rank: int) -> StoreClient:
+        """The lower half of a node's store, which the plug-in uses."""
+        return self[rank]._client
 
     def add(self, **how: Any) -> Store:
         """Start one more node, which joins the others, and attach to it."""

@@ -40,7 +40,7 @@ def main(own: str, other: str, count: int, seed: int, window: int, size_max: int
         object_id, array, put = under_way.popleft()
         put.result(WAIT_S)  # type: ignore[attr-defined]
         reader = store if random.integers(4) else elsewhere
-        value = reader.get(object_id, exists=True, timeout_s=WAIT_S)
+        value = reader._client.begin_get(object_id, exists=True).result(WAIT_S).value
         if not np.array_equal(value, array):
             sys.exit(f"object {object_id.hex()} of {array.nbytes} bytes came back wrong")
         del value

@@ -48,9 +48,9 @@ def test_every_verb_can_be_awaited(three: Nodes, size_bytes: int) -> None:
         expected = [array, np.maximum(array, array[::-1]), array[::-1]]
         for value, each in zip(values, expected, strict=True):
             np.testing.assert_array_equal(value, each)
-        everywhere = await three[0].allreduce_async(new_id(), [object_id, other], count=2)
+        everywhere = await three[0].all_reduce_async(new_id(), [object_id, other], count=2)
         for target in (object_id, other, total, everywhere.target):
-            await three[0].orphan_async(target)
+            await three.client(0).begin_orphan(target).result_async()
             await three[0].delete_async(target)
 
     run(verbs())
@@ -273,7 +273,7 @@ def test_what_ends_at_the_very_limit_is_no_time_out(
 
 def test_gather_ends_with_the_first_failure(three: Nodes) -> None:
     lost, never = new_id(), new_id()
-    pending = [three[0].begin_get(never), three[0].begin_get(lost, exists=True)]
+    pending = [three[0].begin_get(never), three.client(0).begin_get(lost, exists=True)]
     with pytest.raises(ObjectLostError, match=lost[:4].hex()):
         results(pending, WAIT_S)
     with pytest.raises(RequestCancelledError):

@@ -62,7 +62,7 @@ def test_ten_orders_of_arrival_give_the_same_bits(
     expected = combined({index: arrays[index] for index in MEMBERS}, op).tobytes()
     rng = np.random.default_rng(1)
     for turn in range(10):
-        pending = three[turn % 3].begin_reduce(
+        pending = three.client(turn % 3).begin_reduce(
             target := new_id(),
             source_count=SOURCES,
             op=op,
@@ -91,7 +91,7 @@ def test_reduce_and_allreduce_of_all_sources(three: Nodes) -> None:
     ids = [three.put(index % 3, array) for index, array in arrays.items()]
     expected = combined(arrays, "sum").tobytes()
     one = three[0].reduce(new_id(), ids, deterministic=True, timeout_s=WAIT_S)
-    other = three[2].allreduce(new_id(), ids, deterministic=True, timeout_s=WAIT_S)
+    other = three[2].all_reduce(new_id(), ids, deterministic=True, timeout_s=WAIT_S)
     for rank in range(3):
         assert three.get(rank, one.target).tobytes() == expected
         assert three.get(rank, other.target).tobytes() == expected
@@ -102,4 +102,4 @@ def test_reduce_and_allreduce_of_all_sources(three: Nodes) -> None:
 def test_the_flag_is_true_or_false(three: Nodes) -> None:
     wrong: Any = "yes"
     with pytest.raises(InvalidArgumentError, match="deterministic is 'yes'"):
-        three[0].begin_reduce(new_id(), source_count=1, deterministic=wrong)
+        three.client(0).begin_reduce(new_id(), source_count=1, deterministic=wrong)

@@ -31,7 +31,7 @@ EXAMPLES = {
     for name, member in documented()
     if (found := _EXAMPLE.search(inspect.getdoc(member) or ""))
 }
-VERBS = ("attach", "start", "put", "empty", "get", "delete", "gather", "reduce", "allreduce")
+VERBS = ("attach", "start", "put", "empty", "get", "delete", "gather", "reduce", "all_reduce")
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,9 @@ def sealed():
 held(sealed)
 """,
     "a get that a thread holds": "held(lambda: store.begin_get(new_id()))",
-    "a reduce that a thread holds": "held(lambda: store.begin_reduce(new_id(), source_count=2))",
+    "a reduce that a thread holds": (
+        "held(lambda: store._client.begin_reduce(new_id(), source_count=2))"
+    ),
     "a store of a thread's own": "held(lambda: Store.attach(sys.argv[1]))",
     "a store that an extension keeps": """
 import ctypes

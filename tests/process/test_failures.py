@@ -82,7 +82,7 @@ def test_the_only_holder_dies_in_the_middle(cluster: MakeNodes) -> None:
     while True:
         before = nodes.stats(1).blocks_received
         object_id = nodes.put(0, array)
-        pending = nodes[1].begin_get(object_id, exists=True)
+        pending = nodes.client(1).begin_get(object_id, exists=True)
         is_under_way(nodes, 1, before)
         stop(nodes.processes[0])
         received = nodes.stats(1).blocks_received - before
@@ -132,7 +132,7 @@ def test_the_home_of_objects_dies_while_gets_wait_for_them(cluster: MakeNodes) -
     for (_, object_id), get in pending.items():
         np.testing.assert_array_equal(get.result(WAIT_S).value, awaited[object_id])
     for object_id, array in kept.items():  # from the nodes that hold them
-        got = nodes[2].begin_get(object_id, exists=True).result(WAIT_S).value
+        got = nodes.client(2).begin_get(object_id, exists=True).result(WAIT_S).value
         np.testing.assert_array_equal(got, array)
 
 
@@ -207,7 +207,7 @@ object_id = bytes.fromhex(sys.argv[2])
 if sys.argv[3] == "get":
     held = store.get(object_id)
 else:
-    held = store._client.put(object_id, 1, b"", [(0, 20 << 20)], [bytearray(20 << 20)])
+    held = store._client._client.put(object_id, 1, b"", [(0, 20 << 20)], [bytearray(20 << 20)])
     assert held.wait(60)
 print("ready", flush=True)
 sys.stdin.read()

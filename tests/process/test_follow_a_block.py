@@ -24,7 +24,7 @@ def test_the_page_lists_the_stations_in_order() -> None:
 def test_every_file_does_what_its_station_says() -> None:
     """The function that each kind of event stands for is in that file and nowhere else."""
     proofs = {
-        "hoplite_ray/store.py": "self._usable().put(",
+        "hoplite_ray/client.py": "self._usable().put(",
         "native/bindings/module.cc": "c.put(",
         "native/client/client.cc": "Client::put(",
         "native/io/local_port.cc": "LocalPort::",

@@ -146,7 +146,7 @@ def test_copies_are_evicted_longest_idle_first_and_orphans_before_all(cluster: M
         nodes.get(1, each)
         gc.collect()
         nodes.wait_for(1, lambda stats: stats.arena_bytes_pinned == 0)
-    nodes[1].orphan(ids[0], timeout_s=WAIT_S)
+    nodes.client(1).begin_orphan(ids[0]).result(WAIT_S)
     nodes.wait_for(1, lambda stats: stats.arena_bytes_orphaned == 8 * MIB)
     first = nodes.put(1, numbers(8 * MIB, 7))
     assert held(nodes, 1) == {ids[1], ids[2], first}
@@ -165,7 +165,7 @@ def test_what_is_read_or_sent_is_not_evicted(cluster: MakeNodes) -> None:
     nodes.wait_for(1, lambda stats: stats.arena_bytes_pinned == 8 * MIB)
     nodes.kill(0)  # node 1 has the last copies, and may evict unused ones
     nodes.view(2, size=2)
-    pending = nodes[2].begin_get(sent, exists=True)
+    pending = nodes.client(2).begin_get(sent, exists=True)
     nodes.wait_for(2, lambda stats: stats.blocks_received > 10)
     nodes.put(1, numbers(20 * MIB, 3))  # beside one of the two
     np.testing.assert_array_equal(pending.result(WAIT_S).value, numbers(8 * MIB, 2))
@@ -186,13 +186,13 @@ def held(nodes: Nodes, rank: int) -> set[bytes]:
 def test_an_orphan_whose_memory_was_needed_says_so(cluster: MakeNodes) -> None:
     nodes = cluster(1, arena_bytes=ARENA, options=PATIENT)
     object_id = nodes.put(0, numbers(16 * MIB))
-    nodes[0].orphan(object_id, timeout_s=WAIT_S)
+    nodes.client(0).begin_orphan(object_id).result(WAIT_S)
     nodes.wait_for(0, lambda stats: stats.arena_bytes_orphaned == 16 * MIB)
     np.testing.assert_array_equal(nodes.get(0, object_id), numbers(16 * MIB))
     gc.collect()
     other = nodes.put(0, numbers(16 * MIB, 2))
     with pytest.raises(ObjectLostError, match="owner had died and its memory was needed"):
-        nodes[0].get(object_id, exists=True, timeout_s=WAIT_S)
+        nodes.client(0).begin_get(object_id, exists=True).result(WAIT_S)
     nodes[0].delete(other, timeout_s=WAIT_S)
     is_empty(nodes)
 

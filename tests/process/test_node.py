@@ -142,7 +142,7 @@ def test_a_node_that_crashed_is_the_same_one_in_its_next_life(
         assert (second.node_id, second.incarnation) == (first.node_id, 2)
         assert nodes.view(0, size=2).members[1].key == (first.node_id, 2)
         with Store.attach(second.socket) as store:
-            assert store.node_incarnation == 2
+            assert store._client.node_incarnation == 2
     finally:
         second.kill()
 
@@ -171,7 +171,7 @@ def test_a_node_that_is_held_for_dead_starts_its_next_life(cluster: MakeNodes) -
     record = json.loads(record_file.read_text())
     assert (record["incarnation"], record["pid"]) == (2, second.process.pid)
     with Store.attach(second.socket) as store:
-        assert store.node_incarnation == 2
+        assert store._client.node_incarnation == 2
     with pytest.raises(NodeLostError):
         nodes[1].begin_get(bytes(28)).result(WAIT_S)
 

@@ -73,7 +73,7 @@ class Round:
         ]
         self.received_before = self.received()
         self.target = new_id()
-        self.pending: PendingReduce = crew[self.caller].begin_reduce(
+        self.pending: PendingReduce = crew.client(self.caller).begin_reduce(
             self.target, source_count=source_count, count=3
         )
         for index in range(source_count):
@@ -137,7 +137,7 @@ def test_a_node_dies_that_combines_its_sources(cluster: MakeNodes, turn: int) ->
     arrays = [np.full(32 * ELEMENTS, 1 + index, np.float32) for index in range(9)]
     ids = [nodes.put(1 + index % 3, array) for index, array in enumerate(arrays[:8])]
     ids.append(new_id())
-    pending = nodes[0].begin_reduce(target := new_id(), source_count=9, count=6)
+    pending = nodes.client(0).begin_reduce(target := new_id(), source_count=9, count=6)
     for index in (8, *range(8)):  # it begins when the first of them has been put
         pending.confirm(index, ids[index])
     nodes.converse()  # Want, Locate, Located
@@ -155,7 +155,7 @@ def test_a_source_that_is_made_again_goes_in_whole_or_a_spare_does(crew: Crew, a
     reduce = Round(crew, source_count=5)
     reduce.kill_two_after(blocks=4)
     remade = reduce.arrays[0] if again == "the same" else reduce.arrays[0] + 1000
-    crew[reduce.others[4]].put(reduce.ids[0], remade, incarnation=2, timeout_s=WAIT_S)
+    crew.client(reduce.others[4]).begin_put(reduce.ids[0], remade, incarnation=2).result(WAIT_S)
     reduce.seal()
     members = reduce.pending.result(WAIT_S).members
     assert len(set(members)) == 3

@@ -112,7 +112,7 @@ def test_a_node_dies_and_its_source_is_replaced(
     arrays = [source(index, 20_000) for index in range(6)]  # too large for copies at their homes
     ids = [nodes.put(index % 3 + 1, array) for index, array in enumerate(arrays)]
     target = new_id()
-    pending = nodes[0].begin_reduce(target, source_count=6, op="sum", count=4)
+    pending = nodes.client(0).begin_reduce(target, source_count=6, op="sum", count=4)
     # A result that is there before the death may go with it, for its owner alone has it.
     stop(nodes.processes[3])
     for index, each in enumerate(ids):

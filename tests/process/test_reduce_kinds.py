@@ -153,7 +153,7 @@ def test_containers_are_combined_array_by_array(three: Nodes, size: int) -> None
     ids = [new_id() for _ in values]
     for rank, (each, object_id) in enumerate(zip(values, ids, strict=True)):
         three[rank].put(object_id, each, timeout_s=WAIT_S)
-    reduction = three[0].allreduce(new_id(), ids, op="mean", timeout_s=WAIT_S)
+    reduction = three[0].all_reduce(new_id(), ids, op="mean", timeout_s=WAIT_S)
     for rank in range(3):
         received: Any = three.get(rank, reduction.target)
         for at, array in enumerate(received["weights"]):

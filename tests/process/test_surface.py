@@ -155,7 +155,7 @@ def test_all_nodes_fold_an_allreduce_and_all_get_the_result(three: Nodes) -> Non
     ids = [three.put(index, array) for index, array in enumerate(arrays)]
     target = new_id()
     early = three[1].begin_get(target)
-    done = three[0].allreduce(target, ids, op="mean", timeout_s=WAIT_S)
+    done = three[0].all_reduce(target, ids, op="mean", timeout_s=WAIT_S)
     assert sorted(done.members) == [0, 1, 2]
     expected = combined("mean", arrays, "float64")
     for rank in range(3):

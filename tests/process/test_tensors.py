@@ -44,7 +44,7 @@ def test_the_mean_of_models_is_a_model(three: Nodes, width: int) -> None:
     models = [torch.nn.Linear(width, width) for _ in range(3)]
     ids = [three.put(index, model.state_dict()) for index, model in enumerate(models)]
     target = new_id()
-    three[0].allreduce(target, ids, op="mean", timeout_s=WAIT_S)
+    three[0].all_reduce(target, ids, op="mean", timeout_s=WAIT_S)
     for rank in range(3):
         state = three.get(rank, target)
         models[rank].load_state_dict(state)

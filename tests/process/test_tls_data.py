@@ -152,7 +152,7 @@ def test_a_node_that_is_killed_is_dead_to_the_others(certified: None, cluster: M
         counted(nodes, rank, "link_handshakes", 6)  # three for each peer: one is of liveness
     nodes.kill(2)
     with pytest.raises(ObjectLostError):
-        nodes[0].get(only_there, exists=True, timeout_s=WAIT_S)
+        nodes.client(0).begin_get(only_there, exists=True).result(WAIT_S)
     nodes.view(0, size=2)
     assert "its process has ended" in "".join(map(log, nodes.processes[:2]))
     array = numbers(MIB, seed=1)

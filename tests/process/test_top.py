@@ -52,7 +52,7 @@ def stuck(nodes: Nodes) -> Iterator[list[Any]]:
     """
     object_ids = [nodes.put(0, numbers(_SIZE, seed)) for seed in range(16)]
     with stopped(nodes.processes[0]):
-        gets = [nodes[1]._client.get(object_id, True) for object_id in object_ids]
+        gets = [nodes.client(1)._client.get(object_id, True) for object_id in object_ids]
         yield gets  # and kept: a request without a holder is cancelled
 
 

@@ -159,7 +159,7 @@ def test_a_reduce_from_its_asking_to_its_commit(nodes: Nodes, size_bytes: int) -
 
 def test_whose_owner_died_and_who_keeps_it_then(nodes: Nodes) -> None:
     orphan = nodes.put(0, numbers(MIB))
-    nodes[1].orphan(orphan, timeout_s=WAIT_S)
+    nodes.client(1).begin_orphan(orphan).result(WAIT_S)
     nodes.wait_for(0, lambda stats: stats.arena_bytes_orphaned >= MIB)
     told = traced(nodes, orphan.hex())
     # The order in which the nodes hear it is within the error of their clocks.

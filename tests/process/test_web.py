@@ -72,7 +72,7 @@ def broadcast(nodes: Nodes) -> Iterator[list[Any]]:
     object_ids = [nodes.put(0, numbers(_SIZE, seed)) for seed in range(8)]
     others = range(1, len(nodes.stores))
     with stopped(nodes.processes[0]):
-        yield [nodes[rank]._client.get(each, True) for each in object_ids for rank in others]
+        yield [nodes.client(rank)._client.get(each, True) for each in object_ids for rank in others]
 
 
 def relay(url: str, url_rank: int, nodes: Nodes) -> int:

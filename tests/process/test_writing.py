@@ -27,7 +27,7 @@ def ended(request: _native.Request) -> Any:
 
 
 def client_of(store: Store) -> _native.Client:
-    return store._client
+    return store._client._client
 
 
 def reserve(store: Store, object_id: bytes) -> tuple[_native.Unsealed, npt.NDArray[np.uint8]]:

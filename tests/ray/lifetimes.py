@@ -21,7 +21,7 @@ from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client.client import steward_on
-from hoplite_ray.store import new_id
+from hoplite_ray.store import Store, new_id
 from tests.ray.raycluster import ARENA_BYTES, RayCluster, eventually
 
 VERBS = ("put", "array", "empty", "reduce", "gather")
@@ -110,7 +110,7 @@ class Process:
 
     def fill(self) -> None:
         """Put as much as this node takes beside what it must keep, and delete it."""
-        store = attachment().store
+        store = Store(attachment().store)
         room = ARENA_BYTES // 8 * 7 - held(attachment().place.directory).pinned
         pieces = [new_id() for _ in range(room // PIECE_BYTES - 1)]
         for each in pieces:

@@ -152,7 +152,7 @@ def is_gone(object_id: bytes) -> bool:
     from hoplite_ray.plugin.process.attachment import attachment
 
     try:
-        attachment().store.get(object_id, exists=True, timeout_s=5.0)
+        attachment().store.begin_get(object_id, exists=True).result(5.0)
     except hop.ObjectLostError:
         return True
     return False

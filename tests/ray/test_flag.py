@@ -191,3 +191,22 @@ def test_a_flag_that_nobody_consumed_raises_at_the_first_call(cluster: RayCluste
 
     with pytest.raises(ValueError, match=r"was not consumed: import hoplite_ray before ray\.init"):
         ray.get(put.remote())
+
+
+@pytest.mark.timeout(90)  # a Ray of its own starts and ends
+def test_init_switches_the_store_on() -> None:
+    script = (
+        "import numpy as np, ray, hoplite_ray as hop\n"
+        "env = {'env_vars': {'MARK': 'own'}}\n"
+        "with hop.init('local', runtime_env=env, arena_bytes=32 << 20, num_cpus=1,"
+        " include_dashboard=False):\n"
+        "    @ray.remote\n"
+        "    def double(array):\n"
+        "        import os\n"
+        "        assert os.environ['MARK'] == 'own'\n"
+        "        return hop.array(2 * np.asarray(array))\n"
+        "    total = hop.reduce([double.remote(hop.put(np.ones(3))), hop.array(np.ones(3))])\n"
+        "    print(hop.get(total, timeout_s=60))\n"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert said.stdout == "[3. 3. 3.]\n", said.stderr

@@ -21,7 +21,8 @@ import numpy as np, ray, hoplite_ray as hop
 def double(array):
     return hop.array(2 * np.asarray(array))
 
-ray.init(**eval(sys.argv[1]))
+how = eval(sys.argv[1])
+(ray.init if how else hop.init)(**how)  # without arguments: the submission has the flag
 ref = hop.put(np.ones(100_000))
 print("sum", hop.get(hop.reduce([double.remote(ref) for _ in range(3)])).sum(), flush=True)
 """
@@ -132,7 +133,8 @@ def test_two_jobs_side_by_side_and_a_third_that_asks_for_other_options(
     )
     assert f"{program}" in answer
     assert answer.endswith(
-        f" of user {os.getuid()}; leave arena_bytes out, or restart the Ray cluster"
+        f" of user {os.getuid()}; leave arena_bytes out, or restart the Ray cluster; "
+        "hoplite-ray options shows the rest"
     )
 
 

@@ -198,7 +198,7 @@ def test_bad_calls_are_refused_at_once(cluster: RayCluster) -> None:
         hop.reduce([ref], count=2)
     with pytest.raises(ValueError, match="op is 'median'; reduce has sum, "):
         hop.reduce([ref], op="median")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="source 1 is ndarray; reduce takes object refs"):
+    with pytest.raises(TypeError, match="source 1 is ndarray; reduce takes refs and Arrays"):
         hop.reduce([ref, np.zeros(4)])  # type: ignore[list-item]
 
 

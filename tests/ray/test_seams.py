@@ -332,3 +332,11 @@ def test_a_key_is_written_over(cluster: RayCluster) -> None:
     values.write("written", b"twice")
     assert values.read("written") == b"twice"
     values.remove("written")
+
+
+def test_a_program_that_nothing_has_submitted_has_no_runtime_env(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert seams.submitted_runtime_env() == {}  # and one that was: test_launchers.py
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", '{"runtime_env": null, "metadata": {}}')
+    assert seams.submitted_runtime_env() == {}

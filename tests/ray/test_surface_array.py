@@ -12,8 +12,8 @@ import pytest
 import ray
 
 import hoplite_ray as hop
+from hoplite_ray.client import StoreClient
 from hoplite_ray.pending import Pending, ReceivedObject
-from hoplite_ray.store import Store
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.surface_values import assert_same, needs_torch, value_of
 
@@ -22,13 +22,15 @@ from tests.ray.surface_values import assert_same, needs_torch, value_of
 def fetches(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The ids of what is fetched, once for each fetch."""
     seen: list[bytes] = []
-    begin = Store.begin_get
+    begin = StoreClient.begin_get
 
-    def counted(store: Store, object_id: bytes, *, exists: bool = False) -> Pending[ReceivedObject]:
+    def counted(
+        store: StoreClient, object_id: bytes, *, exists: bool = False
+    ) -> Pending[ReceivedObject]:
         seen.append(object_id)
         return begin(store, object_id, exists=exists)
 
-    monkeypatch.setattr(Store, "begin_get", counted)
+    monkeypatch.setattr(StoreClient, "begin_get", counted)
     return seen
 
 

@@ -87,14 +87,14 @@ def test_what_is_combined_and_filled_is_begun_beside_the_loop(cluster: RayCluste
     async def program() -> None:
         filled = await hop.empty_async(4, "float64", timeout_s=60)
         filled[:] = 2
-        refs = [hop.put(filled), await hop.put_async(np.ones(4))]
+        refs = [filled, await hop.put_async(np.ones(4))]
         total = await hop.reduce_async(refs, op="prod", timeout_s=60)
         assert (await hop.get_async(total)).tolist() == [2.0] * 4
-        mean = await hop.allreduce_async(refs, op="mean", count=2, deterministic=True)
+        mean = await hop.all_reduce_async(refs, op="mean", count=2, deterministic=True)
         assert (await hop.get_async(mean)).tolist() == [1.5] * 4
         shares = await hop.reduce_scatter_async(refs, op="max")
         assert [each.tolist() for each in await hop.get_async(shares)] == [[2.0, 2.0]] * 2
-        for gather in (hop.gather_async, hop.allgather_async):
+        for gather in (hop.gather_async, hop.all_gather_async):
             values = await hop.get_async(await gather(refs))
             assert [float(each.sum()) for each in values] == [8.0, 4.0]
 

@@ -52,7 +52,7 @@ def makers(cluster: RayCluster) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("combine", [hop.reduce, hop.allreduce])
+@pytest.mark.parametrize("combine", [hop.reduce, hop.all_reduce])
 def test_values_are_combined_array_by_array(makers: list[Any], combine: Any, kind: str) -> None:
     refs = [maker.make.remote(kind, scale) for scale, maker in enumerate(makers, 1)]
     total = combine(refs)
@@ -66,6 +66,22 @@ def test_bare_values_are_taken_where_they_are(makers: list[Any], kind: str) -> N
     assert_same(hop.get(hop.reduce(refs), timeout_s=60), value_of(kind, 6))
     gathered = hop.get(hop.gather(refs), timeout_s=60)
     assert_same(gathered, [value_of(kind, scale) for scale in (1, 2, 3)])
+
+
+def test_sources_are_refs_and_arrays_mixed(makers: list[Any]) -> None:
+    arrays = [hop.array(value_of("numpy", scale)) for scale in (1, 2)]
+    filled = hop.empty(arrays[0].shape, str(arrays[0].dtype))
+    filled[...] = value_of("numpy", 3)
+    task = makers[2].make.remote("numpy", 4)
+    sources = [*arrays, filled, task]
+    for combine in (hop.reduce, hop.all_reduce):
+        total = combine(sources)
+        assert_same(hop.get(total, timeout_s=60), value_of("numpy", 10))
+        assert hop.sources(total) == [*map(hop.put, [*arrays, filled]), task]
+    gathered = hop.get(hop.gather(sources), timeout_s=60)
+    assert_same(gathered, [value_of("numpy", scale) for scale in (1, 2, 3, 4)])
+    shares = hop.get(hop.reduce_scatter(sources), timeout_s=60)
+    assert_same(np.concatenate(shares), value_of("numpy", 10))
 
 
 OPERATIONS = {
@@ -92,7 +108,7 @@ def test_every_operation(cluster: RayCluster, op: Any, dtype: str) -> None:
     assert received.tolist() == (expected / len(rows) if op == "mean" else expected).tolist()
 
 
-@pytest.mark.parametrize("combine", [hop.reduce, hop.allreduce])
+@pytest.mark.parametrize("combine", [hop.reduce, hop.all_reduce])
 def test_a_deterministic_sum_has_the_bits_of_one_tree(cluster: RayCluster, combine: Any) -> None:
     rng = np.random.default_rng(2)
     rows = (rng.standard_normal((4, 1000)) * 2.0 ** rng.integers(-13, 14, 1000)).astype(np.float32)
@@ -177,7 +193,7 @@ def test_a_gather_keeps_the_order_of_its_sources(makers: list[Any]) -> None:
 
 def test_a_task_gets_the_arrays_of_a_gather(makers: list[Any]) -> None:
     refs = [hop.put(np.full(LARGE, float(value))) for value in range(3)]
-    gathered = hop.allgather(refs)
+    gathered = hop.all_gather(refs)
     del refs  # the gather keeps them
     firsts = [maker.first_of.remote(gathered) for maker in makers]
     assert ray.get(firsts, timeout=60) == [[0.0, 1.0, 2.0]] * 3

@@ -6,12 +6,17 @@ import asyncio
 import math
 from typing import Any
 
+import numpy as np
 import pytest
+import ray
 
-from hoplite_ray.errors import InvalidArgumentError
+import hoplite_ray as hop
+from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
+from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.surface import awaiting
-from hoplite_ray.plugin.surface.arguments import deadline_of
+from hoplite_ray.plugin.surface import arguments, awaiting
+from hoplite_ray.plugin.surface.arguments import deadline_of, source_refs
+from hoplite_ray.values.layout import Layout
 
 
 def test_an_infinite_limit_is_none() -> None:
@@ -33,6 +38,45 @@ class Ref:
         return self is other
 
     __hash__ = object.__hash__
+
+
+@pytest.fixture
+def refs_put(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is put as Ray's own objects in this process."""
+    put: list[Any] = []
+
+    def as_ref(value: Any) -> ray.ObjectRef:
+        put.append(value)
+        return ray.ObjectRef(bytes([len(put)]) * 28, skip_adding_local_ref=True)
+
+    monkeypatch.setattr(ray, "put", as_ref)
+    monkeypatch.setattr(arguments, "need_ray", lambda: None)
+    return put
+
+
+def handle() -> Array:
+    return Array(bytes(28), 1, Layout.of(np.zeros(3)), None)
+
+
+def test_sources_are_refs_and_arrays_mixed(refs_put: list[Any]) -> None:
+    ref = ray.ObjectRef(b"r" * 28, skip_adding_local_ref=True)
+    array = handle()
+    sources = source_refs([array, ref], "reduce")
+    assert sources == [array._as_ref(), ref]
+    assert source_refs((ref, array, array), "gather") == [ref, array._as_ref(), array._as_ref()]
+    assert len(refs_put) == 1 and refs_put[0] is array
+
+
+def test_an_array_has_one_ref(refs_put: list[Any]) -> None:
+    array = handle()
+    assert hop.put(array) == array._as_ref() == hop.put(array, timeout_s=1)
+    assert hop.put(handle()) != array._as_ref()
+
+
+def test_a_source_that_is_neither_makes_no_ref(refs_put: list[Any]) -> None:
+    with pytest.raises(WrongTypeError, match="source 1 is int; gather takes refs and Arrays"):
+        source_refs([handle(), 1], "gather")  # type: ignore[list-item]
+    assert refs_put == []
 
 
 def test_a_wait_for_many_looks_at_each_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_what_was_begun_is_closed_where_there_is_no_steward(
     monkeypatch.setattr(attachment.seams, "is_driver", lambda: is_driver)
     monkeypatch.setattr(attachment.ids, "count_restarts", lambda: 0)
     monkeypatch.setattr(attachment, "ensure_node", lambda *_, **__: node)
-    monkeypatch.setattr(attachment.Store, "attach", lambda socket: store)
+    monkeypatch.setattr(attachment, "StoreClient", lambda socket: store)
     monkeypatch.setattr(attachment, "Journal", journal)
     monkeypatch.setattr(attachment, "Reaper", Reaper)
     monkeypatch.setattr(Attachment, "steward_by", steward_by)

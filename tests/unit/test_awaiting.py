@@ -20,10 +20,10 @@ REFS = [ray.ObjectRef(bytes([each]) * 28, skip_adding_local_ref=True) for each i
     [
         (hop.empty_async, 8),
         (hop.reduce_async, REFS),
-        (hop.allreduce_async, REFS),
+        (hop.all_reduce_async, REFS),
         (hop.reduce_scatter_async, REFS),
         (hop.gather_async, REFS),
-        (hop.allgather_async, REFS),
+        (hop.all_gather_async, REFS),
     ],
     ids=lambda given: getattr(given, "__name__", ""),
 )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import subprocess
 import sys
 from importlib import metadata
+from typing import Any
 
 import pytest
 
 import hoplite_ray
 from hoplite_ray.cli import main
+from hoplite_ray.store import Store
 
 
 @pytest.mark.parametrize("name", hoplite_ray.__all__)
@@ -21,7 +24,7 @@ def test_every_public_name_is_there(name: str) -> None:
 
 
 VERBS = ("put", "array", "empty", "get", "wait", "delete", "sources")
-COMBINING = ("reduce", "allreduce", "reduce_scatter", "gather", "allgather")
+COMBINING = ("reduce", "all_reduce", "reduce_scatter", "gather", "all_gather")
 
 
 @pytest.mark.parametrize("verb", [*VERBS, *COMBINING])
@@ -42,6 +45,55 @@ def test_a_name_that_has_left_the_top_is_found_with_a_warning(name: str, home: s
         found = getattr(hoplite_ray, name)
     assert found is getattr(importlib.import_module(f"hoplite_ray.{home}"), name)
     assert name not in dir(hoplite_ray)
+
+
+@pytest.mark.parametrize("old", ["allreduce", "allgather", "allreduce_async", "allgather_async"])
+def test_an_old_name_of_a_function_works_with_a_warning(old: str) -> None:
+    new = old.replace("all", "all_")
+    with pytest.warns(DeprecationWarning, match=rf"hoplite_ray\.{old} is called {new};") as warned:
+        found = getattr(hoplite_ray, old)
+    assert found is getattr(hoplite_ray, new)
+    assert warned[0].filename == __file__
+    assert old not in dir(hoplite_ray)
+
+
+def test_an_old_name_of_a_store_works_with_a_warning() -> None:
+    class Fake(Store):
+        """Answers with what it is called with."""
+
+        def __init__(self) -> None:
+            pass
+
+        def all_reduce(self, *args: Any, **options: Any) -> Any:
+            return args, options
+
+        async def all_reduce_async(self, *args: Any, **options: Any) -> Any:
+            return args, options
+
+    given = ((b"target", [b"source"]), {"op": "max", "timeout_s": 1})
+    with pytest.warns(DeprecationWarning, match=r"Store\.allreduce is called all_reduce;"):
+        found = Fake().allreduce(*given[0], **given[1])
+    assert found == given
+    with pytest.warns(DeprecationWarning, match="is called all_reduce_async;"):
+        begun = Fake().allreduce_async(*given[0], **given[1])
+    assert asyncio.run(begun) == given
+
+
+STORE_VERBS = ("put", "empty", "get", "delete", "gather", "reduce", "all_reduce", "reduce_scatter")
+STORE_REST = {"attach", "begin_get", "begin_put", "close", "is_alive", "node", "node_id", "start"}
+OLD = {"allreduce", "allreduce_async"}
+
+
+def test_a_store_has_what_people_call_and_nothing_of_the_plugin() -> None:
+    public = {name for name in dir(Store) if not name.startswith("_")}
+    twins = {f"{verb}_async" for verb in STORE_VERBS}
+    assert public == {*STORE_VERBS} | twins | STORE_REST | OLD
+    taken = {
+        name
+        for verb in ({*STORE_VERBS} | twins | {"begin_get", "begin_put"})
+        for name in inspect.signature(getattr(Store, verb)).parameters
+    }
+    assert not taken & {"exists", "incarnation", "upto", "everywhere", "share"}
 
 
 def test_the_version_is_the_installed_one() -> None:

@@ -126,7 +126,10 @@ def test_a_store_that_does_not_answer_costs_a_share_of_one_query(
     limits_s: list[float] = []
 
     class Stopped:
-        async def get_async(self, object_id: bytes, *, exists: bool, timeout_s: float) -> Any:
+        def begin_get(self, object_id: bytes, *, exists: bool) -> Any:
+            return SimpleNamespace(result_async=self._never)
+
+        async def _never(self, timeout_s: float) -> Any:
             limits_s.append(timeout_s)
             raise GetTimeoutError("its node does not answer")
 

@@ -111,7 +111,7 @@ def between_lives(tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch) -
     here.place, here.connection, here._store = NodePlace("", tmp_path), b"", None
     here._node = None  # type: ignore[assignment]
     here._renewal = SharedCall("renewal", here._renew, lambda: "the node has no next life")
-    monkeypatch.setattr(attachment, "Store", SimpleNamespace(attach=lambda socket: STORE))
+    monkeypatch.setattr(attachment, "StoreClient", lambda socket: STORE)
     return here
 
 
@@ -139,20 +139,23 @@ def test_each_try_has_what_is_left_of_the_limit(monkeypatch: pytest.MonkeyPatch)
     here._store = STORE  # type: ignore[assignment]
     left: list[float | None] = []
 
-    def lost(store: Any, left_s: float | None) -> None:
+    def lost(left_s: float | None) -> None:
         left.append(left_s)
         clock.now_s += 3.0
         raise NodeLostError("gone")
 
-    async def lost_async(store: Any, left_s: float | None) -> None:
-        lost(store, left_s)
+    async def lost_async(left_s: float | None) -> None:
+        lost(left_s)
+
+    def begin(store: Any) -> Any:
+        return SimpleNamespace(result=lost, result_async=lost_async)
 
     with pytest.raises(NodeLostError):
-        here._retry(lost, 7.0)
+        here._retry(begin, 7.0)
     assert left == [7.0, 4.0, 1.0]
     monkeypatch.setattr(fetching, "attachment", lambda deadline: here)
     with pytest.raises(NodeLostError):
-        asyncio.run(fetching.retry(lost_async, clock.now_s + 7.0))
+        asyncio.run(fetching.retry(begin, clock.now_s + 7.0))
     assert left[3:] == [7.0, 4.0, 1.0]
 
 

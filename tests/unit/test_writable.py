@@ -15,7 +15,7 @@ from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.handle.writable import Writable
 from hoplite_ray.plugin.process.sharing import deadline_in
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.surface import api, awaiting
+from hoplite_ray.plugin.surface import api, arguments, awaiting
 from hoplite_ray.unsealed import Unsealed
 from hoplite_ray.values.layout import Layout
 
@@ -36,7 +36,7 @@ class Node:
     def store_by(self, deadline: float | None) -> Any:
         return self
 
-    def empty(self, *what: Any, **how: Any) -> Unsealed:
+    def begin_empty(self, *what: Any, **how: Any) -> Unsealed:
         pending: Any = SimpleNamespace(result=self._never)
 
         def begin_seal() -> Pending[None]:
@@ -76,7 +76,7 @@ def test_what_seals_takes_its_limit(
     monkeypatch: pytest.MonkeyPatch, verb: Any, failure: Exception | None
 ) -> None:
     """Both for a node that does not answer, and for one whose next life has not begun."""
-    monkeypatch.setattr(api, "need_ray", lambda: None)
+    monkeypatch.setattr(arguments, "need_ray", lambda: None)
     monkeypatch.setattr("ray.put", lambda value: pytest.fail("what is not sealed is pickled"))
     node = Node(failure)
     array = written(node)

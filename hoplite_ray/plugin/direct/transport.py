@@ -233,6 +233,6 @@ def need_flag() -> None:
     """Raise HopliteError without the flag, because workers without it would wait for ever."""
     if not job_options.is_given():
         raise HopliteError(
-            "the tensor transports need this package in every worker: import hoplite_ray, then "
-            'ray.init(runtime_env={"hoplite": {}})'
+            "the tensor transports need this package in every worker: call hoplite_ray.init() "
+            "instead of ray.init()"
         )

@@ -28,6 +28,7 @@ from urllib.parse import quote
 import numpy as np
 import ray
 
+from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import (
     CollectiveError,
     GetTimeoutError,
@@ -40,7 +41,6 @@ from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.process.sharing import deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
-from hoplite_ray.store import Store
 from hoplite_ray.values.layout import OBJECT_ID_BYTES
 
 _logger = logging.getLogger("hoplite_ray.collective")
@@ -207,7 +207,7 @@ class Roster:
             threading.Thread(target=self._watch, name="hoplite collective", daemon=True).start()
 
     @property
-    def store(self) -> Store:
+    def store(self) -> StoreClient:
         return self._here.store
 
     def record_owned(self, object_id: bytes) -> None:
@@ -298,7 +298,7 @@ class Roster:
             data = np.frombuffer(text.encode(), np.uint8)
             deadline = deadline_in(_EXPLAIN_S)
             store = self._here.store_by(deadline)
-            store.put(self._notice_id, data, timeout_s=left_s(deadline))
+            store.begin_put(self._notice_id, data).result(left_s(deadline))
 
     def _describe_dead(self) -> str:
         """Return a text that names the dead members; empty if none is dead."""

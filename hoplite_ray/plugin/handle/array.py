@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import weakref
 from collections.abc import Generator, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import ray
 
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin.handle.borrowing import register_borrow
@@ -38,6 +40,8 @@ from hoplite_ray.values.layout import Layout, short_name
 PADDED_BYTES = 101 << 10
 _PADDING = bytes(PADDED_BYTES)  # one object, which pickle writes once in a result of many Arrays
 _PADDED_FROM_BYTES = 64 << 10  # smaller values cost less to carry than this padding costs
+
+_naming = threading.Lock()  # held while an Array keeps its first ref, which a thread may race for
 
 _DLPACK_CPU = (1, 0)  # kDLCPU of dlpack.h, and its only device
 
@@ -67,6 +71,7 @@ class Array(Operators):
         "_members",
         "_object_id",
         "_prefetch",
+        "_ref",
         "_spare",
         "_writing",
     )
@@ -93,6 +98,7 @@ class Array(Operators):
         self._spare = spare  # the bytes of a task's small result, in case the object is lost
         self._fetched: Any = None  # the value that operators work on
         self._prefetch: weakref.finalize[Any, Any] | None = None
+        self._ref: Ref | None = None  # of this handle, from its first `_as_ref` on
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -215,6 +221,18 @@ class Array(Operators):
         self._seal(deadline)
         spare = None if self._spare is None else Encoded(self._layout, [memoryview(self._spare)])
         return PendingValue(self._object_id, self._incarnation, deadline=deadline, spare=spare)
+
+    def _as_ref(self, deadline: float | None = None) -> Ref:
+        """Return a ref of this object, the same at each call. REQUIRES: Ray runs here.
+
+        An `empty` is sealed for it, by `deadline`: Ray's pickling seals without a limit.
+        """
+        self._seal(deadline)
+        if self._ref is None:
+            made = ray.put(self)
+            with _naming:
+                self._ref = self._ref or made
+        return self._ref
 
     def _own_value(self) -> Any:
         """Return the caller's own value; of an unsealed `empty` the memory itself."""

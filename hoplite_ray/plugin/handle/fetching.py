@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import GetTimeoutError, NodeLostError, ObjectLostError
 from hoplite_ray.pending import Pending, ReceivedObject, wait_for_failure
 from hoplite_ray.plugin.process.attachment import (
@@ -16,7 +17,6 @@ from hoplite_ray.plugin.process.attachment import (
     attachment,
 )
 from hoplite_ray.plugin.process.sharing import deadline_in, left_s
-from hoplite_ray.store import Store
 from hoplite_ray.values.codec import Encoded, decode
 from hoplite_ray.values.layout import short_name
 
@@ -48,14 +48,12 @@ async def in_thread(
         ) from None
 
 
-async def retry(
-    operation: Callable[[Store, float | None], Awaitable[T]], deadline: float | None
-) -> T:
-    """Call `operation`, and again for the next node if a node dies; all by `deadline`."""
+async def retry(begin: Callable[[StoreClient], Pending[None]], deadline: float | None) -> None:
+    """Begin it, and again on the next node if a node dies; all by `deadline`."""
     for tries_left in reversed(range(TRIES)):
         store = await in_thread(deadline, lambda: attachment(deadline).store_by(deadline))
         try:
-            return await operation(store, left_s(deadline))
+            return await begin(store).result_async(left_s(deadline))
         except NodeLostError:
             if not tries_left:
                 raise
@@ -67,16 +65,14 @@ async def put_async_of(
 ) -> None:
     """Like `Attachment.put`, but awaitable; cancelling it cancels the transfer."""
     await retry(
-        lambda store, left_s: store.put_async(
-            object_id, encoded, incarnation=incarnation, timeout_s=left_s
-        ),
+        lambda store: store.begin_put(object_id, encoded, incarnation=incarnation),
         deadline_in(timeout_s),
     )
 
 
 async def delete_async_of(object_id: bytes, deadline: float | None) -> None:
     """Like `Attachment.delete`, but awaitable."""
-    await retry(lambda store, left_s: store.delete_async(object_id, timeout_s=left_s), deadline)
+    await retry(lambda store: store.begin_delete(object_id), deadline)
 
 
 class PendingValue:

@@ -15,7 +15,7 @@ from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.unsealed import Unsealed
 from hoplite_ray.values.codec import encode
 from hoplite_ray.values.dtypes import Kind
-from hoplite_ray.values.layout import short_name
+from hoplite_ray.values.layout import Layout, short_name
 
 
 class Writable:
@@ -36,10 +36,11 @@ class Writable:
         self._name = (object_id, incarnation)
         self._seal_lock = threading.Lock()
         deadline = deadline_in(timeout_s)
-        self._unsealed: Unsealed | None = here.store_by(deadline).empty(
-            object_id, shape, dtype, kind=kind, incarnation=incarnation, timeout_s=left_s(deadline)
+        self.layout = Layout.of_array(shape, dtype, kind)
+        begun = here.store_by(deadline).begin_empty(object_id, self.layout, incarnation=incarnation)
+        self._unsealed: Unsealed | None = (
+            begun if isinstance(begun, Unsealed) else begun.result(left_s(deadline))
         )
-        self.layout = self._unsealed.layout
         self.value = self._unsealed.value  # always this one array: sealing makes it read-only
 
     def seal(self, deadline: float | None = None) -> None:

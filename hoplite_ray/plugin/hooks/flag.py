@@ -44,8 +44,7 @@ def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
         asked = Config.from_options(options)
         runtime_env = {**rest, SETUP_KEY: _setup(asked.explicit(), rest.get(SETUP_KEY))}
     if not _is_joined():
-        setup = (runtime_env or {}).get(SETUP_KEY)
-        is_given = getattr(setup, "__name__", "") == _SETUP_NAME
+        is_given = is_set_up_by(runtime_env or {})
         if asked is None and not is_given:
             asked = Config()
         # With None the options stay: the setup function comes from `runtime_env` below.
@@ -78,6 +77,11 @@ def runtime_env(**options: object) -> dict[str, Any]:
         job_options.remember(asked, is_given=True)
     variables = {variable_of(name): str(value) for name, value in options.items()}
     return {SETUP_KEY: _setup(asked.explicit(), None), "env_vars": variables}
+
+
+def is_set_up_by(runtime_env: Mapping[str, Any]) -> bool:
+    """Return True if `runtime_env` is of `runtime_env()`, or the flag in it was consumed."""
+    return getattr(runtime_env.get(SETUP_KEY), "__name__", "") == _SETUP_NAME
 
 
 def _is_joined() -> bool:

@@ -108,7 +108,7 @@ def agree(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) ->
             raise ValueError(
                 f"this job asks for {name}={value}, but this cluster's nodes run with {present}, "
                 f"as the first job has fixed it: {fixed_by}; "
-                f"leave {name} out, or restart the Ray cluster (docs/operate/configure.md)"
+                f"leave {name} out, or restart the Ray cluster; hoplite-ray options shows the rest"
             )
     return Agreement(Config.from_options(fixed), fixed_by)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import ray
 
+from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import (
     GetTimeoutError,
     HopliteError,
@@ -24,6 +25,7 @@ from hoplite_ray.errors import (
     ObjectLostError,
     UnusableAfterForkError,
 )
+from hoplite_ray.pending import Pending
 from hoplite_ray.plugin.node.start import NodePlace, RunningNode, ensure_node, node_name
 from hoplite_ray.plugin.process import ids, job_options
 from hoplite_ray.plugin.process.anchors import AnchorSupply
@@ -33,7 +35,6 @@ from hoplite_ray.plugin.process.sharing import SharedCall, deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client.client import ask_any, name_guest, steward_of
 from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
-from hoplite_ray.store import Store
 from hoplite_ray.values.codec import Encoded
 
 _PUTS_KNOWN_MAX = 16_384  # of some 200 bytes each; a get of an older put asks Ray for its handle
@@ -66,7 +67,7 @@ class Attachment:
         self._node: RunningNode = ensure_node(
             place, job_options.requested_config(), origins=job_options.origins()
         )
-        self._store: Store | None = Store.attach(self._node.socket)
+        self._store: StoreClient | None = StoreClient(self._node.socket)
         self.journal = Journal(place.journals)
         log = place.directory / "node.log"
         self._renewal = SharedCall(
@@ -88,11 +89,11 @@ class Attachment:
             raise
 
     @property
-    def store(self) -> Store:
-        """The store of the node's current incarnation."""
+    def store(self) -> StoreClient:
+        """The client of the node's current incarnation."""
         return self.store_by(None)
 
-    def store_by(self, deadline: float | None) -> Store:
+    def store_by(self, deadline: float | None) -> StoreClient:
         """Return `store`, if it is there by `deadline`.
 
         Raises: GetTimeoutError if the node has not restarted by then; the error of its start.
@@ -223,7 +224,7 @@ class Attachment:
         if store is not None:
             store.close()
 
-    def _renew(self) -> Store:
+    def _renew(self) -> StoreClient:
         """Attach to the node's next incarnation, and start it unless another process has."""
         store = self._store
         if store is not None and store.is_alive:
@@ -232,7 +233,7 @@ class Attachment:
             if store is not None:
                 store.close()
             self._node = ensure_node(self.place, job_options.requested_config(), lost=self._node)
-            self._store = store = Store.attach(self._node.socket)
+            self._store = store = StoreClient(self._node.socket)
             return store
 
     def put(
@@ -244,28 +245,23 @@ class Attachment:
         timeout_s: float | None,
     ) -> None:
         self._retry(
-            lambda store, left_s: store.put(
-                object_id, value, incarnation=incarnation, timeout_s=left_s
-            ),
-            timeout_s,
+            lambda store: store.begin_put(object_id, value, incarnation=incarnation), timeout_s
         )
 
     def delete(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:
-        self._retry(
-            lambda store, left_s: store.delete(object_id, upto=upto, timeout_s=left_s), timeout_s
-        )
+        self._retry(lambda store: store.begin_delete(object_id, upto=upto), timeout_s)
 
     def orphan(self, object_id: bytes, *, upto: int = 0) -> None:
-        self._retry(lambda store, left_s: store.orphan(object_id, upto=upto), None)
+        self._retry(lambda store: store.begin_orphan(object_id, upto=upto), None)
 
     def _retry(
-        self, operation: Callable[[Store, float | None], None], timeout_s: float | None
+        self, begin: Callable[[StoreClient], Pending[None]], timeout_s: float | None
     ) -> None:
         """Call `operation`, and again for the next node if a node dies; all within `timeout_s`."""
         deadline = deadline_in(timeout_s)
         for tries_left in reversed(range(TRIES)):
             try:
-                return operation(self.store_by(deadline), left_s(deadline))
+                return begin(self.store_by(deadline)).result(left_s(deadline))
             except NodeLostError:
                 if not tries_left:
                     raise

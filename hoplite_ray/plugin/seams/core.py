@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import socket
 import struct
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray
+from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 from ray.runtime_env import RuntimeEnv
 
 from hoplite_ray.config import ray_memory_threshold
@@ -101,6 +103,12 @@ def is_forked() -> bool:
             if each.read_text().strip() == _IO_THREAD:
                 return False
     return True
+
+
+def submitted_runtime_env() -> dict[str, Any]:
+    """Return the runtime environment that `ray job submit` has for this program; {} without it."""
+    text = os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}")
+    return dict(json.loads(text).get("runtime_env") or {})
 
 
 def is_client() -> bool:

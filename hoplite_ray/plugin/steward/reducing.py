@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import (
     HopliteError,
     InvalidArgumentError,
@@ -26,7 +27,6 @@ from hoplite_ray.pending import Pending, PendingReduce, ReceivedObject
 from hoplite_ray.plugin.handle.messages import Combination
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
-from hoplite_ray.store import Store
 from hoplite_ray.values.layout import Layout, Share, check_reducible
 
 _FOLDED_HERE_BYTES = 64 << 10  # up to it the caller's node folds, and nothing has to come
@@ -39,7 +39,7 @@ _POLL_S = (0.0005, 0.01)  # first and longest pause between looks at a reduce th
 class ReduceRun:
     """The sources of one reduce, its request to the store, and how many must come."""
 
-    store: Store
+    store: StoreClient
     target: bytes
     how: Combination
     count: int
@@ -55,7 +55,7 @@ class ReduceRun:
     def of(
         cls,
         refs: list[Ref],
-        store: Store,
+        store: StoreClient,
         target: bytes,
         how: Combination,
         take_bare: TakeBare,

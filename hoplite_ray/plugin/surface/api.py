@@ -28,7 +28,7 @@ from hoplite_ray.plugin.process.attachment import (
 )
 from hoplite_ray.plugin.process.sharing import left_s
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed
+from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed, ref_of
 from hoplite_ray.values.codec import Encoded, encode
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import Layout, short_name
@@ -41,21 +41,25 @@ _LOOK_MAX_S = 1.0
 def put(value: Any, *, timeout_s: float | None = None) -> Ref:
     """Put a value into the store once, for any number of readers.
 
-    A value is a numpy array, a torch tensor on the CPU, or a dict, list or tuple of values, which
-    is one object. An array that has several names in it, as tied weights do, is stored once and is
-    one array at the reader. An Array, sealed if it is an `empty`, becomes a ref of the same object.
+    Args:    value: a numpy array, a torch tensor on the CPU, or a dict, list or tuple of values,
+             which is one object. An array that has several names in it, as tied weights do, is
+             stored once and is one array at the reader. An Array, sealed if it is an `empty`,
+             becomes a ref of the same object.
+             timeout_s: seconds to wait for memory; None waits without a limit.
     Returns: an ordinary ref; as a task's argument it becomes an `Array`. The object goes when the
              last ref and the last Array of it do; after this process, when memory is needed.
     Raises:  InvalidArgumentError naming the part of `value` that is no array of plain bytes;
              StoreFullError; GetTimeoutError if the store had no room, or the node no life, within
              `timeout_s`.
     Cost:    one copy of the bytes, on this node.
+    Example:
+
+        ref = hop.put({"w": np.ones(3), "b": np.zeros(1)})
+        assert hop.get(ref)["w"].sum() == 3
     """
     deadline = deadline_of(timeout_s)
     if isinstance(value, Array):
-        need_ray()
-        value._seal(deadline)  # before Ray's pickling does, which has no limit
-        return ray.put(value)
+        return ref_of(value, deadline)
     encoded = encode_value(value)
     here = attachment(deadline)
     with own_object(here, encoded.layout, deadline) as (ref, incarnation):
@@ -95,7 +99,18 @@ def array(value: Any, *, timeout_s: float | None = None) -> Array:
 
     The object goes when the last handle does; it outlives the process that made it. A task that Ray
     executes again makes the same objects again.
-    Raises: as `put`.
+
+    Args:    value, timeout_s: as for `put`.
+    Returns: the handle; its bytes stay on this node until a reader fetches them.
+    Raises:  as `put`.
+    Cost:    one copy of the bytes, on this node.
+    Example:
+
+        @ray.remote
+        def double(array):
+            return hop.array(2 * np.asarray(array))
+
+        assert hop.get(double.remote(hop.put(np.ones(3)))).sum() == 6
     """
     deadline = deadline_of(timeout_s)
     if isinstance(value, Array):
@@ -116,8 +131,20 @@ def empty(
     Write by a[...] = x, or into np.asarray(a), or with kind="torch" into a.torch(), until the Array
     is sealed: by its first pickling, `put`, `array` or `get`. It is like any other Array then, and
     writing raises. Tensors and views from before can still be written, which no other process sees.
-    The bytes are undefined at first. An object that is never sealed goes with its handle.
-    Raises: InvalidArgumentError for a wrong shape, dtype or kind; else like `put`.
+    An object that is never sealed goes with its handle.
+
+    Args:    shape: the extents, or one extent.
+             dtype: a name, or the library's own object for a dtype.
+             kind: "numpy" for an array, "torch" for a tensor.
+             timeout_s: as for `put`.
+    Returns: the Array, whose bytes are undefined at first.
+    Raises:  InvalidArgumentError for a wrong shape, dtype or kind; otherwise as `put`.
+    Cost:    no copy above 64 KiB, where `put` copies all bytes.
+    Example:
+
+        filled = hop.empty((2, 3), "float64")
+        filled[...] = 1
+        assert hop.get(hop.put(filled)).sum() == 6
     """
     deadline_of(timeout_s)
     return arrays.make_empty(shape, dtype, kind, timeout_s)
@@ -130,12 +157,20 @@ def get(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> list[Any
 def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
     """Wait for results and return their values; what is no Array comes as ray.get returns it.
 
-    Each value is the caller's own: writing into it changes nothing else. A gather's result is the
-    list of its values. Inside a task the wait gives the task's CPU back until the result exists.
-    Ctrl-C and ray.cancel end it. After a second a terminal or a notebook shows how far it is. A
-    `timeout_s` of 0 is too short for a question to the node.
-    Raises: GetTimeoutError naming the object and its state; what the task raised; ObjectLostError.
-    Cost:   nothing is copied above 64 KiB; memory is this node's arena until the value dies.
+    Inside a task the wait gives the task's CPU back until the result exists. Ctrl-C and ray.cancel
+    end it. After a second a terminal or a notebook shows how far it is.
+
+    Args:    refs: one ref or Array, or several.
+             timeout_s: seconds to wait for all of them; None waits without a limit. A `timeout_s`
+             of 0 is too short for a question to the node.
+    Returns: the value, or the list of values. Each is the caller's own: writing into it changes
+             nothing else. A gather's result is the list of its values.
+    Raises:  GetTimeoutError naming the object and its state; what the task raised; ObjectLostError.
+    Cost:    nothing is copied above 64 KiB; memory is this node's arena until the value dies.
+    Example:
+
+        refs = [hop.put(np.full(2, number)) for number in range(3)]
+        assert [value.sum() for value in hop.get(refs, timeout_s=60)] == [0, 2, 4]
     """
     deadline = deadline_of(timeout_s)
     pending = _begin_all(begin_fetches(gettables(refs, "get"), deadline), deadline, timeout_s)
@@ -300,7 +335,18 @@ def wait(
 ) -> tuple[list[Ref], list[Ref]]:
     """Return (ready, not_ready), when `num_returns` are ready or `timeout_s` has run out.
 
-    A reduce's result is ready when it has committed. Fetches nothing.
+    A reduce's result is ready when it has committed.
+
+    Args:    refs: a list of refs.
+             num_returns: how many to wait for, of 1 to all.
+             timeout_s: seconds to wait; 0 looks once, None waits without a limit.
+    Returns: at most `num_returns` refs that are ready, and all other refs.
+    Raises:  ValueError for a wrong `num_returns`.
+    Cost:    fetches nothing.
+    Example:
+
+        total = hop.reduce([hop.put(np.ones(3)), hop.put(np.ones(3))])
+        assert hop.wait([total], timeout_s=60) == ([total], [])
     """
     deadline = deadline_of(timeout_s)
     need_ray()
@@ -314,8 +360,18 @@ def wait(
 def delete(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> None:
     """Free objects now, whatever still refers to them: a later get raises ObjectLostError.
 
-    Raises: InvalidArgumentError for a ref that is still pending, or that holds no Array;
-            GetTimeoutError if the node has not passed it on within `timeout_s`.
+    Values that were received stay valid.
+
+    Args:    refs: one ref or Array, or several.
+             timeout_s: seconds to wait for the node's answers; None waits without a limit.
+    Returns: None, when this node has passed the deletions on.
+    Raises:  InvalidArgumentError for a ref that is still pending, or that holds no Array;
+             GetTimeoutError if the node has not passed it on within `timeout_s`.
+    Cost:    one message and its answer for each object.
+    Example:
+
+        ref = hop.put(np.zeros(8))
+        hop.delete(ref)
     """
     deadline = deadline_of(timeout_s)
     items = gettables(refs, "delete")

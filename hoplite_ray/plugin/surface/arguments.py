@@ -6,17 +6,19 @@ import math
 import numbers
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import ray
 
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.plugin.handle.array import Array
+from hoplite_ray.plugin.process.attachment import need_ray
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.values.layout import ReduceOp
 
 Gettable: TypeAlias = "Ref | Array"
+T = TypeVar("T")
 
 
 def deadline_of(timeout_s: float | None) -> float | None:
@@ -46,29 +48,34 @@ def gettables(refs: Gettable | Sequence[Gettable], taker: str) -> list[Gettable]
     return items
 
 
-def listed(refs: Sequence[Ref], taker: str) -> list[Ref]:
-    """Return several refs as a list."""
+def listed(refs: Sequence[T], taker: str, taken: str = "object refs") -> list[T]:
+    """Return several refs as a list; `taken` says in an error what `taker` takes."""
     if isinstance(refs, ray.ObjectRef | Array | str | bytes) or not isinstance(refs, Iterable):
-        raise WrongTypeError(f"{taker} takes a list of object refs, not one {type(refs).__name__}")
+        raise WrongTypeError(f"{taker} takes a list of {taken}, not one {type(refs).__name__}")
     return list(refs)
 
 
-def source_refs(refs: Sequence[Ref], taker: str) -> list[Ref]:
-    """Return the sources of a reduce or gather as a list."""
-    items = listed(refs, taker)
+def source_refs(refs: Sequence[Gettable], taker: str) -> list[Ref]:
+    """Return the refs of the sources of a reduce or gather; an unsealed Array is sealed.
+
+    Raises: HopliteError if a source is an Array, and Ray is not running here.
+    """
+    items: list[Any] = listed(refs, taker, "refs and Arrays")
     for index, each in enumerate(items):
-        if isinstance(each, Array):
+        if not isinstance(each, (ray.ObjectRef, Array)):
             raise WrongTypeError(
-                f"source {index} is an Array; {taker} takes object refs: pass hoplite_ray.put(it)"
-            )
-        if not isinstance(each, ray.ObjectRef):
-            raise WrongTypeError(
-                f"source {index} is {type(each).__name__}; {taker} takes object refs: "
+                f"source {index} is {type(each).__name__}; {taker} takes refs and Arrays: "
                 "pass hoplite_ray.put(it)"
             )
     if not items:
         raise InvalidArgumentError(f"{taker} needs at least one source")
-    return items
+    return [ref_of(each) if isinstance(each, Array) else each for each in items]
+
+
+def ref_of(array: Array, deadline: float | None = None) -> Ref:
+    """Return the ref of an Array, which is sealed by `deadline`; see `Array._as_ref`."""
+    need_ray()
+    return array._as_ref(deadline)
 
 
 def checked_op(op: Any) -> ReduceOp:

@@ -188,7 +188,7 @@ async def empty_async(
 
 
 async def reduce_async(
-    refs: Sequence[Ref],
+    refs: Sequence[Gettable],
     *,
     op: ReduceOp = "sum",
     count: int | None = None,
@@ -210,18 +210,18 @@ async def reduce_async(
     )
 
 
-async def allreduce_async(
-    refs: Sequence[Ref],
+async def all_reduce_async(
+    refs: Sequence[Gettable],
     *,
     op: ReduceOp = "sum",
     count: int | None = None,
     deterministic: bool = False,
     timeout_s: float | None = None,
 ) -> Ref:
-    """Like `allreduce`, but awaitable in the way of `reduce_async`."""
+    """Like `all_reduce`, but awaitable in the way of `reduce_async`."""
     return await in_thread(
         deadline_of(timeout_s),
-        combining.allreduce,
+        combining.all_reduce,
         refs,
         op=op,
         count=count,
@@ -230,7 +230,7 @@ async def allreduce_async(
 
 
 async def reduce_scatter_async(
-    refs: Sequence[Ref],
+    refs: Sequence[Gettable],
     *,
     op: ReduceOp = "sum",
     deterministic: bool = False,
@@ -243,14 +243,14 @@ async def reduce_scatter_async(
     )
 
 
-async def gather_async(refs: Sequence[Ref], *, timeout_s: float | None = None) -> Ref:
+async def gather_async(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> Ref:
     """Like `gather`, but awaitable in the way of `reduce_async`."""
     return await in_thread(deadline_of(timeout_s), combining.gather, refs)
 
 
-async def allgather_async(refs: Sequence[Ref], *, timeout_s: float | None = None) -> Ref:
-    """Like `allgather`, but awaitable in the way of `reduce_async`."""
-    return await in_thread(deadline_of(timeout_s), combining.allgather, refs)
+async def all_gather_async(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> Ref:
+    """Like `all_gather`, but awaitable in the way of `reduce_async`."""
+    return await in_thread(deadline_of(timeout_s), combining.all_gather, refs)
 
 
 async def _attach(deadline: float | None) -> Attachment:

@@ -1,0 +1,233 @@
+"""The lower half of `Store`: starts each operation on this process's node.
+
+Under Ray the plug-in uses it without `Store`, because it numbers the attempts of a put, knows which
+objects were put, and names the reader of each share of a reduce-scatter.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hoplite_ray import _native
+from hoplite_ray.errors import InvalidArgumentError, NodeLostError, UnusableAfterForkError
+from hoplite_ray.listener import Listener, detach
+from hoplite_ray.pending import (
+    FULL_HINT,
+    SILENT_HINT,
+    Pending,
+    PendingPut,
+    PendingReduce,
+    ReceivedObject,
+)
+from hoplite_ray.unsealed import Range, Unsealed
+from hoplite_ray.values import codec
+from hoplite_ray.values.layout import (
+    REDUCE_OPS,
+    Layout,
+    ReduceOp,
+    Share,
+    checked_id,
+    checked_incarnation,
+    short_name,
+)
+
+
+class StoreClient:
+    """This process's attachment to its node. Any thread may use it; a forked child may not.
+
+    Each `begin_*` returns at once, and its result ends when the operation does. Where it is given,
+    `incarnation` is the number of an attempt: the bytes of a higher one replace those of a lower.
+    """
+
+    def __init__(self, socket: str | os.PathLike[str]) -> None:
+        """Attach to the node of `socket`; `Store.attach` says what it raises."""
+        self._client = client = _native.Client(os.fspath(socket))
+        self._pid = os.getpid()
+        self._listener = Listener(client, Path(socket).parent)
+        self._detach = weakref.finalize(self, detach, self._pid, client, self._listener)
+
+    def begin_put(self, object_id: bytes, value: Any, *, incarnation: int = 1) -> PendingPut:
+        """Start a put. The bytes of a large value are written by the result's waiter.
+
+        Args:    value: what `Store.put` takes, or what `codec.encode` made of it.
+        """
+        object_id, incarnation = checked_id(object_id), checked_incarnation(incarnation)
+        layout, data = value if isinstance(value, codec.Encoded) else codec.encode(value)
+        request = self._usable().put(object_id, incarnation, layout.to_bytes(), layout.parts, data)
+        return PendingPut(
+            self._listener,
+            self._client,
+            request,
+            what=f"put of object {short_name(object_id)} ({layout.size_bytes} bytes)",
+            size_bytes=layout.size_bytes,
+            data=data,
+        )
+
+    def begin_empty(
+        self, object_id: bytes, layout: Layout, *, incarnation: int = 1
+    ) -> Unsealed | Pending[Unsealed]:
+        """Start to reserve memory for an object; a small one's is there at once."""
+        object_id, incarnation = checked_id(object_id), checked_incarnation(incarnation)
+        client = self._usable()
+        if layout.size_bytes <= _native.INLINE_BYTES_MAX:  # those are copied, never mapped
+            memory = bytearray(layout.size_bytes)
+            encoded = codec.Encoded(layout, [memoryview(memory)])
+            return Unsealed(
+                layout,
+                memory,
+                partial(self.begin_put, object_id, encoded, incarnation=incarnation),
+            )
+        request = client.reserve(
+            object_id, incarnation, layout.to_bytes(), layout.parts, layout.size_bytes
+        )
+        return Pending(
+            self._listener,
+            request,
+            what=f"reservation for object {short_name(object_id)} ({layout.size_bytes} bytes)",
+            hint=FULL_HINT,
+            decode=Range(self._usable, self._listener, object_id, layout, request).mapped,
+        )
+
+    def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[ReceivedObject]:
+        """Start a get.
+
+        Args:    exists: True if the caller knows that the object was put. An object without a
+                 holder then is lost; otherwise the get waits for a put.
+        """
+        object_id = checked_id(object_id)
+        return self._pending_get(object_id, self._usable().get(object_id, exists))
+
+    def begin_gets(self, object_ids: Sequence[bytes]) -> list[Pending[ReceivedObject]]:
+        """Start several gets; the node is asked for all of them at once."""
+        ids = [checked_id(each) for each in object_ids]
+        return list(map(self._pending_get, ids, self._usable().gather(ids)))
+
+    def _pending_get(self, object_id: bytes, request: _native.Request) -> Pending[ReceivedObject]:
+        return Pending(
+            self._listener,
+            request,
+            what=f"get of object {short_name(object_id)}",
+            hint="it has not been put yet, its bytes are still coming, or "
+            f"{SILENT_HINT}; raise timeout_s",
+            decode=_received,
+            object_id=object_id,
+        )
+
+    def begin_delete(self, object_id: bytes, *, upto: int = 0) -> Pending[None]:
+        """Start to free an object on every node.
+
+        Args:    upto: the last incarnation to free, so that a later attempt's bytes stay; 0 frees
+                 all of them.
+        """
+        object_id = checked_id(object_id)
+        return self._pending_answer(
+            self._usable().delete(object_id, checked_incarnation(upto, least=0)),
+            what=f"delete of object {short_name(object_id)}",
+        )
+
+    def begin_orphan(self, object_id: bytes, *, upto: int = 0) -> Pending[None]:
+        """Start to mark an object as one that no process will delete, because its owner has died.
+
+        The object can still be read. Its copies are evicted before any other object's, and a get
+        after the last eviction says why the object is lost.
+
+        Args:    upto: as for `begin_delete`.
+        """
+        object_id = checked_id(object_id)
+        return self._pending_answer(
+            self._usable().orphan(object_id, checked_incarnation(upto, least=0)),
+            what=f"orphaning of object {short_name(object_id)}",
+        )
+
+    def _pending_answer(self, request: _native.Request, *, what: str) -> Pending[None]:
+        """Return a request that ends when the object's home has answered it."""
+        return Pending(
+            self._listener,
+            request,
+            what=what,
+            hint="the node that keeps its directory entry does not answer, or "
+            f"{SILENT_HINT}; raise timeout_s",
+            decode=lambda nothing: None,
+        )
+
+    def begin_reduce(
+        self,
+        target: bytes,
+        *,
+        source_count: int,
+        op: ReduceOp = "sum",
+        count: int | None = None,
+        everywhere: bool = False,
+        deterministic: bool = False,
+        share: Share | None = None,
+    ) -> PendingReduce:
+        """Start a reduce of the first `count` of `source_count` sources that the caller confirms.
+
+        With `everywhere` all nodes fold. With `share` it combines that share of each source only,
+        for one target of a reduce-scatter.
+        """
+        count = source_count if count is None else count
+        if op not in REDUCE_OPS:
+            raise InvalidArgumentError(f"op is {op!r}; it takes {', '.join(REDUCE_OPS)}")
+        if source_count < 1:
+            raise InvalidArgumentError("a reduce takes at least one source, not none")
+        if type(count) is not int or not 1 <= count <= source_count:
+            raise InvalidArgumentError(
+                f"count is {count!r}; it takes 1 to {source_count}, the number of sources"
+            )
+        if type(deterministic) is not bool:
+            raise InvalidArgumentError(f"deterministic is {deterministic!r}; it is True or False")
+        target = checked_id(target)
+        request = self._usable().reduce(
+            target,
+            op=REDUCE_OPS[op],
+            source_count=source_count,
+            count=count,
+            everywhere=everywhere,
+            deterministic=deterministic,
+            share=None
+            if share is None
+            else (
+                *(share.source.size_bytes, share.offset, share.reader),
+                *(share.layout.to_bytes(), share.layout.parts),
+            ),
+        )
+        return PendingReduce(self._listener, self._client, target, request)
+
+    @property
+    def node_id(self) -> int:
+        """The id of the node."""
+        return self._client.node_id
+
+    @property
+    def node_incarnation(self) -> int:
+        """The incarnation of the node, which is higher after each restart."""
+        return self._client.node_incarnation
+
+    @property
+    def is_alive(self) -> bool:
+        """True if it can be used: it is open, its node runs, and this is no forked child."""
+        return os.getpid() == self._pid and self._client.is_alive
+
+    def close(self) -> None:
+        """Detach; operations in flight fail with NodeLostError. Closing again does nothing."""
+        self._detach()
+
+    def _usable(self) -> _native.Client:
+        if os.getpid() != self._pid:
+            raise UnusableAfterForkError(
+                f"process {os.getpid()} was forked from {self._pid}, which attached this store; "
+                "attach a new one after the fork"
+            )
+        if not self._detach.alive:
+            raise NodeLostError("this store was closed; attach or start a new one")
+        return self._client
+
+
+def _received(fetched: Any) -> ReceivedObject:
+    return ReceivedObject(codec.decode(fetched.layout, fetched), fetched.incarnation)
