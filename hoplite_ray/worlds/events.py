@@ -23,8 +23,11 @@ class EventStream:
 
         events = manager.events()
         edge = manager.join("sample", rank=rank, size=2, rendezvous=address)
-        edge.barrier()
-        edge.abort("the input has ended")
+        if rank == 0:
+            edge.recv(src=1)
+            edge.abort("the input has ended")
+        else:
+            edge.send(np.ones(3), dst=0)
         assert next(events).kind.name == "BROKEN"
     """
 

@@ -208,8 +208,12 @@ class WorldManager:
         Raises:  InvalidArgumentError if this process is in no such world.
         Example:
 
-            manager.join("sample", rank=rank, size=2, rendezvous=address)
-            manager.abort("sample", "the input has ended")
+            edge = manager.join("sample", rank=rank, size=2, rendezvous=address)
+            if rank == 0:
+                edge.recv(src=1)
+                manager.abort("sample", "the input has ended")
+            else:
+                edge.send(np.ones(3), dst=0)
         """
         self.world(world).abort(why)
 
@@ -254,6 +258,7 @@ class WorldManager:
 
             edge = manager.join("sample", rank=rank, size=2, rendezvous=address)
             assert manager.world("sample") is edge
+            edge.leave()
         """
         found = world if isinstance(world, World) else self._worlds.get(world)
         if found is None:

@@ -129,7 +129,7 @@ async def hear():
         pass
 beside(lambda: asyncio.run(hear()))
 """,
-    "events in a thread": "beside(lambda: managers[0].events().next(), ('run_blocking',))",
+    "events in a thread": "beside(lambda: managers[0].events().next())",
     "events in a loop that was left": """
 loop, events = asyncio.new_event_loop(), managers[0].events()
 task = loop.create_task(events.next_async())

@@ -119,7 +119,8 @@ def empty_like(value: Any, count: int) -> list[Any]:
 
     Raises:  InvalidArgumentError if the library is neither torch nor cupy.
     """
-    return list(empty(value, (count, *value.shape), "out"))
+    shape = getattr(value, "shape", ())  # arrays of other libraries may have none
+    return list(empty(value, (count, *shape), "out"))
 
 
 def empty(value: Any, shape: tuple[int, ...], instead: str = "into") -> Any:
