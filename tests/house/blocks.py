@@ -38,7 +38,7 @@ CLAIMS = {
     ("docs/internals/performance/methodology.md", "sh"): "tests/unit/test_collectives_table.py",
     ("docs/how-to/choose-memory-and-spilling.md", "console"): OPERATE,
     ("docs/operate/alerts.md", "console"): OPERATE,
-    ("docs/operate/alerts.md", "yaml"): OPERATE,
+    ("docs/operate/certificates.md", "console"): OPERATE,
     ("docs/operate/certificates.md", "sh"): "tests/process/test_tls.py",
     ("docs/operate/configure.md", "console"): OPERATE,
     ("docs/operate/drain-and-scale.md", "console"): OPERATE,

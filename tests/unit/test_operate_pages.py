@@ -21,6 +21,7 @@ LIMITS = DOCS.parent / "native/base/limits.h"
 WITH_COMMANDS = [
     "how-to/choose-memory-and-spilling.md",
     "operate/alerts.md",
+    "operate/certificates.md",
     "operate/configure.md",
     "operate/drain-and-scale.md",
     "operate/monitor.md",
