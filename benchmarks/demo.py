@@ -109,7 +109,7 @@ def over_loopback(options: argparse.Namespace, passed_on: list[str]) -> int:
         if (value := getattr(options, name)) is not None:
             command += [f"--{name}", str(value)]
     command += ["--toy"] * options.toy
-    return _played(command, dict(os.environ), None)
+    return _play(command, dict(os.environ), None)
 
 
 def over_network(options: argparse.Namespace, passed_on: list[str], began_s: float) -> int:
@@ -125,7 +125,7 @@ def over_network(options: argparse.Namespace, passed_on: list[str], began_s: flo
         "HOPLITE_RAY_LINK_MBIT": str(max(1, round(options.rate_mbit))),
     }
     with ExitStack() as stack:
-        network = stack.enter_context(laid(nodes, options.rate_mbit))
+        network = stack.enter_context(lay_network(nodes, options.rate_mbit))
         stack.callback(_ignore_signals)  # nothing interrupts the removal
         print(f"{network}, one Ray node at the end of each. Started:", end="", flush=True)
         cluster = RayCluster.start(
@@ -148,7 +148,7 @@ def over_network(options: argparse.Namespace, passed_on: list[str], began_s: flo
         }
         words = [word for pair in arguments.items() for word in pair]
         command = [*network.within(0), sys.executable, str(PROGRAM), *words, *passed_on]
-        status = _played(command, cluster.environment, within_s + LATE_S)
+        status = _play(command, cluster.environment, within_s + LATE_S)
     took_s, command_again = time.monotonic() - began_s, again(options, nodes, passed_on)
     print(f"It took {took_s:.0f} s. Once more: {command_again}")
     return status
@@ -170,7 +170,7 @@ def nodes_that_fit() -> int:
 
 
 @contextmanager
-def laid(nodes: int, rate_mbit: float) -> Iterator[Network]:
+def lay_network(nodes: int, rate_mbit: float) -> Iterator[Network]:
     """Lay the network, and remove it in the end.
 
     Raises:  NoNetworkError if this process can't lay it.
@@ -199,7 +199,7 @@ def again(options: argparse.Namespace, nodes: int, passed_on: list[str]) -> str:
     return f"make demo ARGS={shlex.quote(shlex.join(words))}"
 
 
-def _played(command: list[str], environment: dict[str, str], limit_s: float | None) -> int:
+def _play(command: list[str], environment: dict[str, str], limit_s: float | None) -> int:
     """Run the program, and return its exit status; end it in time, and at every signal."""
     with subprocess.Popen(command, env=environment) as program:
         try:

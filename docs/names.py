@@ -25,7 +25,7 @@ def table(page: str) -> str:
     return "\n".join([BEGIN, "", *rows, "", END])
 
 
-def renewed(page: str) -> str:
+def renew(page: str) -> str:
     """Return the page with the table as it must be."""
     before, _, rest = page.partition(BEGIN)
     return before + table(page) + rest.partition(END)[2]
@@ -59,4 +59,4 @@ def _first_sentence(found: Any) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(renewed(PAGE.read_text()))
+    PAGE.write_text(renew(PAGE.read_text()))

@@ -114,7 +114,7 @@ class StoreClient:
             what=f"get of object {short_name(object_id)}",
             hint="it has not been put yet, its bytes are still coming, or "
             f"{SILENT_HINT}; raise timeout_s",
-            decode=_received,
+            decode=_decode_received,
             object_id=object_id,
         )
 
@@ -229,5 +229,5 @@ class StoreClient:
         return self._client
 
 
-def _received(fetched: Any) -> ReceivedObject:
+def _decode_received(fetched: Any) -> ReceivedObject:
     return ReceivedObject(codec.decode(fetched.layout, fetched), fetched.incarnation)

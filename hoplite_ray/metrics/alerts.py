@@ -177,7 +177,7 @@ _OF_PIPELINES = (
         "edges-are-missing",
     ),
 )
-GROUPS: Mapping[str, tuple[Alert, ...]] = {
+RULE_SETS: Mapping[str, tuple[Alert, ...]] = {
     "hoplite_ray": _OF_NODES,
     "hoplite_ray_serve": _OF_PIPELINES,
 }
@@ -186,7 +186,7 @@ GROUPS: Mapping[str, tuple[Alert, ...]] = {
 def rules() -> str:
     """Return the file of rules, as Prometheus reads it: YAML, whose texts are quoted as in JSON."""
     lines = ["groups:"]
-    for group, alerts in GROUPS.items():
+    for group, alerts in RULE_SETS.items():
         lines += [f"  - name: {group}", "    rules:"]
         for alert in alerts:
             lines += [

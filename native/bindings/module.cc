@@ -303,7 +303,7 @@ void bind_node(nb::module_& m) {
            "spill_directory"_a = "", "tls"_a = std::tuple("", "", ""))
       .def("start", &PyNode::start, "Open sockets and arena and start the reactor thread.")
       .def(
-          "rails", [](PyNode& self) { return self.started().rails(); },
+          "rails", [](PyNode& self) { return self.running_node().rails(); },
           "Return the addresses of the rails.")
       .def("set_view", &PyNode::set_view, "epoch"_a, "members"_a,
            "Tell the node who is there: (node id, incarnation, rails), oldest first.")
@@ -311,10 +311,10 @@ void bind_node(nb::module_& m) {
           "next_event", &PyNode::next_event, "timeout_s"_a,
           "Wait for the next event, (\"peer_dead\" or \"drained\", node id, incarnation), or None.")
       .def(
-          "stats", [](PyNode& self) { return self.started().stats(); },
+          "stats", [](PyNode& self) { return self.running_node().stats(); },
           "Return the published counters by name.")
       .def(
-          "drain", [](PyNode& self) { self.started().drain(); },
+          "drain", [](PyNode& self) { self.running_node().drain(); },
           "Hand over what only this node keeps; (\"drained\", node id, incarnation) follows.")
       .def("objects", &PyNode::objects, "limit"_a = 1000,
            nb::sig("def objects(self, limit: int = 1000) -> list[dict[str, typing.Any]]"),

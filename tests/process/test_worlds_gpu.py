@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,20 +165,9 @@ def test_a_mismatch_breaks_this_world_only_and_begins_nothing(gpus: Crew, what: 
     assert gpus.together(mismatch, what) == [("PROTOCOL", 0, 6.0)] * 2
 
 
-async def mistakes(here: Here, rank: int, size: int) -> None:
-    """A play: what costs a world nothing."""
-    world, array = here.worlds["w"], zeros(3)
-    if rank == 0:
-        await world.send_async(OnFake(np.arange(3.0)), dst=1)
-    else:
-        with pytest.raises(InvalidArgumentError, match=r"rank 0 sent float64\[3\] \(24 B\) on its"):
-            await world.recv_async(src=0)
-        into = zeros(3, np.float64)
-        await world.recv_async(into, src=0)
-        assert into.array.tolist() == [0, 1, 2]
-    there = OnFake(np.zeros(3, np.float32))
-    fake().fake_move(ctypes.c_void_p(there.array.ctypes.data))
-    for call, error, words in (
+def wrong_calls(world: Any, array: OnFake, there: OnFake, rank: int) -> list[Any]:
+    """Calls of rank `rank` that are refused, with the error and a part of its text."""
+    return [
         (
             lambda: world.send_async(there, dst=1 - rank),
             InvalidArgumentError,
@@ -236,7 +226,23 @@ async def mistakes(here: Here, rank: int, size: int) -> None:
             WrongTypeError,
             "is not on a GPU",
         ),
-    ):
+    ]
+
+
+async def mistakes(here: Here, rank: int, size: int) -> None:
+    """A play: what costs a world nothing."""
+    world, array = here.worlds["w"], zeros(3)
+    if rank == 0:
+        await world.send_async(OnFake(np.arange(3.0)), dst=1)
+    else:
+        with pytest.raises(InvalidArgumentError, match=r"rank 0 sent float64\[3\] \(24 B\) on its"):
+            await world.recv_async(src=0)
+        into = zeros(3, np.float64)
+        await world.recv_async(into, src=0)
+        assert into.array.tolist() == [0, 1, 2]
+    there = OnFake(np.zeros(3, np.float32))
+    fake().fake_move(ctypes.c_void_p(there.array.ctypes.data))
+    for call, error, words in wrong_calls(world, array, there, rank):
         with pytest.raises(error, match=words):
             await call()
     with pytest.raises(worlds.WorldTimeoutError, match="the world stays usable"):

@@ -9,14 +9,14 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from hoplite_ray.metrics import alerts, dashboards
-from hoplite_ray.metrics.alerts import GROUPS, Alert
+from hoplite_ray.metrics.alerts import RULE_SETS, Alert
 from hoplite_ray.serve import metrics as serving
 from tests.process.command import hoplite_ray
 
 ROOT = Path(__file__).parents[2]
 METRICS = {each.exposed: each for each in (*dashboards.METRICS, *serving.METRICS.values())}
 OF_RAY = {"SessionName"}  # labels that Ray gives every metric; tests/ray/test_metrics.py sees them
-ALERTS = [alert for group in GROUPS.values() for alert in group]
+ALERTS = [alert for group in RULE_SETS.values() for alert in group]
 EACH = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 
 
@@ -57,7 +57,7 @@ def test_the_command_prints_every_rule_as_prometheus_reads_it() -> None:
     told = yaml.safe_load(printed.out)
     assert [*told] == ["groups"]
     assert {each["name"]: [rule["alert"] for rule in each["rules"]] for each in told["groups"]} == {
-        name: [alert.name for alert in group] for name, group in GROUPS.items()
+        name: [alert.name for alert in group] for name, group in RULE_SETS.items()
     }
     rules = [rule for each in told["groups"] for rule in each["rules"]]
     for rule, alert in zip(rules, ALERTS, strict=True):

@@ -17,7 +17,7 @@ from hoplite_ray.config import Memory
 GIB = 1 << 30
 
 
-def parsed(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Any, list[str]]:
+def parse(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Any, list[str]]:
     monkeypatch.setattr(sys, "argv", ["demo.py", *words])
     return demo.parse_options()
 
@@ -37,8 +37,8 @@ def test_too_little_memory_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPat
         demo.nodes_that_fit()
 
 
-def laid() -> None:
-    with demo.laid(1, 500):
+def lay() -> None:
+    with demo.lay_network(1, 500):
         raise AssertionError("there was a network")
 
 
@@ -47,7 +47,7 @@ def test_without_root_the_command_for_root_is_said(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "argv", ["benchmarks/demo.py", "--rate-mbit=100"])
     command = f"sudo {sys.executable} benchmarks/demo.py --rate-mbit=100"
     with pytest.raises(demo.NoNetworkError, match=rf"needs root .* Run it as root: {command}"):
-        laid()
+        lay()
 
 
 def test_a_container_that_allows_no_namespaces_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_a_container_that_allows_no_namespaces_is_said(monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(network, "_run", refuse)
     with pytest.raises(demo.NoNetworkError, match=r"not permitted\. In a container, --privileged"):
-        laid()
+        lay()
 
 
 def test_a_missing_tool_is_said_with_its_package(
@@ -66,15 +66,15 @@ def test_a_missing_tool_is_said_with_its_package(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(network, "_TOOLS", str(tmp_path))
     with pytest.raises(demo.NoNetworkError, match=r"in the package iproute2\. Install it"):
-        laid()
+        lay()
 
 
 def test_options_of_something_else_choose_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parsed(monkeypatch)[0].place is None
-    assert parsed(monkeypatch, "--kill", "--seed=3")[1] == ["--kill", "--seed=3"]
-    assert parsed(monkeypatch, "--kill")[0].place == "loopback"
-    assert parsed(monkeypatch, "--address=h:1")[0].place == "loopback"
-    assert parsed(monkeypatch, "--kill", "--network")[0].place == "network"
+    assert parse(monkeypatch)[0].place is None
+    assert parse(monkeypatch, "--kill", "--seed=3")[1] == ["--kill", "--seed=3"]
+    assert parse(monkeypatch, "--kill")[0].place == "loopback"
+    assert parse(monkeypatch, "--address=h:1")[0].place == "loopback"
+    assert parse(monkeypatch, "--kill", "--network")[0].place == "network"
 
 
 @pytest.mark.parametrize("words", [["--nodes=0"], ["--rate-mbit=0"], ["--seconds=-1"]])
@@ -82,12 +82,12 @@ def test_numbers_that_make_no_sense_are_refused(
     monkeypatch: pytest.MonkeyPatch, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        parsed(monkeypatch, *words)
+        parse(monkeypatch, *words)
     assert words[0].partition("=")[0] in capsys.readouterr().err
 
 
 def test_the_command_to_repeat_it_asks_for_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    options, passed_on = parsed(monkeypatch, "--seconds=7", "--torch")
+    options, passed_on = parse(monkeypatch, "--seconds=7", "--torch")
     command = demo.again(options, 4, passed_on)
     assert command == ("make demo ARGS='--network --nodes=4 --rate-mbit=500 --torch --seconds=7'")
 

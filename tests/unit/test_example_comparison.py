@@ -58,7 +58,7 @@ def options(steps: float = math.inf, seconds: float = math.inf) -> Any:
     return SimpleNamespace(workers=8, budget=budget)
 
 
-def played(clock: Clock, asked: Any) -> tuple[Any, str]:
+def play(clock: Clock, asked: Any) -> tuple[Any, str]:
     order: list[str] = []
     runs = [
         comparison.Run("fast", clock.steps(1.0, order, "f")),
@@ -70,19 +70,19 @@ def played(clock: Clock, asked: Any) -> tuple[Any, str]:
 
 
 def test_runs_take_turns_for_the_same_time(clock: Clock) -> None:
-    shown, order = played(clock, options(seconds=12.0))
+    shown, order = play(clock, options(seconds=12.0))
     assert order == "ffs" * 6
     assert [run.gradients_per_s(4) for run in shown._runs] == [4.0, 2.0]
     assert shown.result(None).endswith("fast took in 2.0 x as many gradients per second as slow")
 
 
 def test_runs_take_turns_for_the_same_steps(clock: Clock) -> None:
-    assert played(clock, options(steps=12))[1] == "ffss" * 6
+    assert play(clock, options(steps=12))[1] == "ffss" * 6
 
 
 def test_a_run_pays_for_what_is_under_way_when_its_turn_ends(clock: Clock) -> None:
     clock.finish_s = 1.0
-    shown, _ = played(clock, options(steps=6))
+    shown, _ = play(clock, options(steps=6))
     fast = shown._runs[0]
     assert fast.used_s == 6 * 1.0 + 6 * clock.finish_s
     assert fast.gradients_per_s(4) == pytest.approx(4 * 5 / 11)  # not the first step
@@ -92,15 +92,15 @@ def test_runs_end_in_time_where_all_is_slow(clock: Clock, monkeypatch: pytest.Mo
     monkeypatch.setattr(comparison.time, "monotonic", lambda: clock.now_s)
     asked = options(seconds=1000.0)
     asked.budget.end_s = 100.0
-    shown, _ = played(clock, asked)
+    shown, _ = play(clock, asked)
     assert 80.0 < clock.now_s <= 100.0
     assert abs(shown._runs[0].used_s - shown._runs[1].used_s) <= 2.0
     asked.budget.end_s = clock.now_s
-    assert played(clock, asked)[1] == "fs"  # a step of each, to have figures
+    assert play(clock, asked)[1] == "fs"  # a step of each, to have figures
 
 
 def test_the_table_says_what_the_links_allow(clock: Clock) -> None:
-    shown, _ = played(clock, options(steps=6))
+    shown, _ = play(clock, options(steps=6))
     assert "the links" in shown.result(40.0)  # bytes a second, for parameters of 40 bytes
     row = next(line for line in shown.result(40.0).splitlines() if "the links" in line)
     assert "1000" in row and "4.0" in row
@@ -109,7 +109,7 @@ def test_the_table_says_what_the_links_allow(clock: Clock) -> None:
 def test_the_picture_has_the_tree_beside_the_rates(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown, _ = played(clock, options(steps=6))
+    shown, _ = play(clock, options(steps=6))
     capsys.readouterr()
     comparison.Console(width=80).print(shown.picture())
     text = capsys.readouterr().out
@@ -121,7 +121,7 @@ def test_the_picture_has_the_tree_beside_the_rates(
 def test_a_run_in_no_terminal_is_told_in_plain_lines(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    played(clock, options(seconds=12.0))
+    play(clock, options(seconds=12.0))
     lines = capsys.readouterr().out.splitlines()
     assert lines[12:] == ["parameters, the last that were seen:", "node 1"]
     assert lines[11] == "slow: 2.0 gradients/s, step 6, 12 s, loss 0.50, accuracy 0.90"

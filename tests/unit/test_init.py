@@ -19,7 +19,7 @@ FLAG = {"arena_bytes": 1 << 30}
 
 
 @pytest.fixture(autouse=True)
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
+def begin_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
     """What ray.init is called with."""
     calls: list[tuple[Any, dict[str, Any]]] = []
     rays_own = inspect.signature(ray.init)
@@ -43,35 +43,35 @@ def test_it_takes_every_option_and_no_name_is_also_rays() -> None:
     assert {*options} == {*Config.names()}
 
 
-def test_options_become_the_flag_and_the_rest_is_rays(begun: list[Any]) -> None:
+def test_options_become_the_flag_and_the_rest_is_rays(begin_calls: list[Any]) -> None:
     assert hop.init("auto", when_full="spill", num_cpus=2, _node_ip_address="::1") == "context"
     flag = {"hoplite": {"when_full": "spill"}}
     rest = {"num_cpus": 2, "_node_ip_address": "::1"}
-    assert begun == [("auto", {"runtime_env": flag, **rest})]
+    assert begin_calls == [("auto", {"runtime_env": flag, **rest})]
 
 
-def test_without_an_option_the_store_is_switched_on(begun: list[Any]) -> None:
+def test_without_an_option_the_store_is_switched_on(begin_calls: list[Any]) -> None:
     hop.init()
-    assert begun == [(None, {"runtime_env": {"hoplite": {}}})]
+    assert begin_calls == [(None, {"runtime_env": {"hoplite": {}}})]
 
 
-def test_the_users_own_runtime_env_stays(begun: list[Any]) -> None:
+def test_the_users_own_runtime_env_stays(begin_calls: list[Any]) -> None:
     own = {"env_vars": {"A": "1"}, "worker_process_setup_hook": "module.setup"}
     hop.init(runtime_env=own, **FLAG)
     hop.init(job_config=SimpleNamespace(runtime_env=own), **FLAG)
-    for _, keywords in begun:
+    for _, keywords in begin_calls:
         assert keywords["runtime_env"] == {**own, "hoplite": FLAG}
     assert own.keys() == {"env_vars", "worker_process_setup_hook"}
 
 
 @pytest.mark.parametrize("own", [{"hoplite": {}}, {"hoplite": FLAG}, "that of launchers"])
-def test_two_flags_are_refused(begun: list[Any], own: Any) -> None:
+def test_two_flags_are_refused(begin_calls: list[Any], own: Any) -> None:
     if not isinstance(own, Mapping):
         own = {"worker_process_setup_hook": set_up_hoplite}
     for options in ({}, FLAG):
         with pytest.raises(hop.InvalidArgumentError, match='has the flag "hoplite" already'):
             hop.init(runtime_env=own, **options)
-    assert begun == []
+    assert begin_calls == []
 
 
 def set_up_hoplite() -> None:
@@ -79,17 +79,17 @@ def set_up_hoplite() -> None:
 
 
 def test_a_submission_with_the_flag_is_enough(
-    begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    begin_calls: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted = {"runtime_env": {"hoplite": FLAG}, "metadata": {}}
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(submitted))
     hop.init(runtime_env={"env_vars": {"A": "1"}})
-    assert begun == [(None, {"runtime_env": {"env_vars": {"A": "1"}}})]
+    assert begin_calls == [(None, {"runtime_env": {"env_vars": {"A": "1"}}})]
     with pytest.raises(hop.InvalidArgumentError, match="leave arena_bytes out of hop"):
         hop.init(**FLAG)
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": {}}))
     hop.init(**FLAG)
-    assert begun[1:] == [(None, {"runtime_env": {"hoplite": FLAG}})]
+    assert begin_calls[1:] == [(None, {"runtime_env": {"hoplite": FLAG}})]
 
 
 @pytest.mark.parametrize(
@@ -104,19 +104,19 @@ def test_a_submission_with_the_flag_is_enough(
     ],
 )
 def test_what_is_wrong_is_said_before_ray_starts(
-    begun: list[Any], wrong: dict[str, Any], error: type[Exception], text: str
+    begin_calls: list[Any], wrong: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
         hop.init(**wrong)
-    assert begun == []
+    assert begin_calls == []
 
 
 @pytest.mark.parametrize("address", [None, "auto"])
 def test_ray_client_in_the_environment_is_refused(
-    monkeypatch: pytest.MonkeyPatch, begun: list[Any], address: str | None
+    monkeypatch: pytest.MonkeyPatch, begin_calls: list[Any], address: str | None
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "ray://there:10001")
     with pytest.raises(hop.HopliteError, match="ray://there:10001 is a cluster of Ray Client"):
         hop.init(address)
     hop.init("local")
-    assert [address for address, _ in begun] == ["local"]
+    assert [address for address, _ in begin_calls] == ["local"]

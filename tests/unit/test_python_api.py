@@ -26,7 +26,7 @@ def names() -> ModuleType:
 
 def test_the_table_is_that_of_the_sources(names: ModuleType) -> None:
     page = PAGE.read_text()
-    assert page == names.renewed(page), "python docs/names.py writes it anew"
+    assert page == names.renew(page), "python docs/names.py writes it anew"
 
 
 def test_every_public_name_has_a_row_that_leads_to_its_file() -> None:

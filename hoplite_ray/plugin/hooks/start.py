@@ -105,7 +105,7 @@ def _with_flag(own: Any, options: dict[str, object]) -> dict[str, Any]:
             f'runtime_env has the flag "{KEY}" already: give its options to hoplite_ray.init, as '
             "init(arena_bytes=2 << 30), or call ray.init"
         )
-    if KEY not in _submitted():
+    if KEY not in _submitted_env():
         return {**own, KEY: options}
     if options:
         raise InvalidArgumentError(
@@ -115,7 +115,7 @@ def _with_flag(own: Any, options: dict[str, object]) -> dict[str, Any]:
     return dict(own)  # Ray merges the submission's flag
 
 
-def _submitted() -> Mapping[str, Any]:
+def _submitted_env() -> Mapping[str, Any]:
     from hoplite_ray.plugin.seams import core as seams
 
     return seams.submitted_runtime_env()

@@ -60,8 +60,8 @@ Result<Liveness> Liveness::start(const LivenessLimits& limits) {
   sigset_t before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int its = LivenessThread::kHasOwnTable ? theirs.value() : ::dup(theirs.value());
-  liveness.thread_ = std::thread(LivenessThread::thread_main, its, limits);
+  const int orders = LivenessThread::kHasOwnTable ? theirs.value() : ::dup(theirs.value());
+  liveness.thread_ = std::thread(LivenessThread::thread_main, orders, limits);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   int number = 0;
   while (::recv(liveness.fd(), &number, sizeof number, 0) < 0) HOPLITE_CHECK(errno == EINTR);
