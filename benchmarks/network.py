@@ -248,7 +248,7 @@ class _Owner:
         unlocked = _OWNERS / f"{prefix}new"  # `remove_stale` looks at no such file
         unlocked.write_text(str(folder))
         self._descriptor = os.open(unlocked, os.O_RDONLY | os.O_CLOEXEC)
-        locks.take(self._descriptor)
+        locks.acquire(self._descriptor)
         unlocked.rename(self._file)
 
     def close(self) -> None:

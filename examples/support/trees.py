@@ -85,12 +85,12 @@ def largest(
 
 async def watch(address: str, here: str) -> None:
     """Print a line with the largest trees, again and again until the reader ends."""
-    from hoplite_ray.cli.cluster.places import find
+    from hoplite_ray.cli.cluster.places import find_cluster
     from hoplite_ray.cli.cluster.survey import survey
     from hoplite_ray.cli.live.flows import take_snapshot, transfers_of
 
     asked = Namespace(control=None, directory=None, address=address)
-    cluster = find(asked, timeout_s=FIND_S)
+    cluster = find_cluster(asked, timeout_s=FIND_S)
     seen = await survey(cluster, timeout_s=FIND_S)
     nodes = sorted(seen.nodes, key=lambda node: _place(node.control))
     names = {f"{node.node_id:x}": f"node {number + 1}" for number, node in enumerate(nodes)}

@@ -482,11 +482,13 @@ class WorldManager:
         if os.getpid() != self._pid:
             return None
         with self._lock:
-            meet = None if self._is_closed else self._meet
-            self._is_closed = True
+            was_closed, self._is_closed = self._is_closed, True
+            meet = None if was_closed else self._meet
         if meet is not None:
             atexit.unregister(self.close)
             meet.stop(self._end_all(meet))
+        elif not was_closed:  # it has no thread of meetings, because it has joined no world
+            self._end_streams()
         return meet
 
     async def _end_all(self, meet: Meet) -> None:
@@ -503,6 +505,9 @@ class WorldManager:
             await asyncio.sleep(_LOOK_S)
         for world in ending:
             self.end(world)
+        self._end_streams()
+
+    def _end_streams(self) -> None:
         with self._lock:
             streams = list(self._streams)
         for stream in streams:

@@ -47,7 +47,7 @@ FAULTS = {
     "| a death ★ | `Faults.IsSurvived` | `test_is_survived` |\n",
 }
 
-TLS_PAGE = "docs/operate/certificates.md"
+METHOD_PAGE = "docs/internals/performance/methodology.md"
 PARTIES = {
     "native/plan/engine/lies_test.cc": "TEST_F(Lies, ChangeNothing) {\n",
     parties.PAGE: "## What each party sends, and what it gets\n"
@@ -425,8 +425,11 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (
         blocks.claimed,
-        {TLS_PAGE: "```sh\nls\n```\n", "tests/process/test_tls.py": ""},
-        {TLS_PAGE: "```sh\nls\n```\n", "tests/process/test_tls.py": "# certificates.md"},
+        {METHOD_PAGE: "```sh\nls\n```\n", "tests/unit/test_collectives_table.py": ""},
+        {
+            METHOD_PAGE: "```sh\nls\n```\n",
+            "tests/unit/test_collectives_table.py": "# methodology.md",
+        },
     ),
     (
         readme.paths,

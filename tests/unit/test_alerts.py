@@ -14,7 +14,7 @@ from hoplite_ray.serve import metrics as serving
 from tests.process.command import hoplite_ray
 
 ROOT = Path(__file__).parents[2]
-METRICS = {each.exposed: each for each in (*dashboards.METRICS, *serving.METRICS.values())}
+METRICS = {each.exposed_name: each for each in (*dashboards.METRICS, *serving.METRICS.values())}
 OF_RAY = {"SessionName"}  # labels that Ray gives every metric; tests/ray/test_metrics.py sees them
 ALERTS = [alert for group in RULE_SETS.values() for alert in group]
 EACH = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)

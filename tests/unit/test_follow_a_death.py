@@ -48,7 +48,7 @@ def test_a_function_is_in_its_file(stem: str, function: str) -> None:
 @pytest.mark.parametrize("message", HANDLED)
 def test_the_engine_has_a_handler(message: str) -> None:
     plan = "\n".join(path.read_text() for path in SOURCES if "plan" in path.parts)
-    assert re.search(rf"^void Engine::State::\w+\([^)]*const {message}&", plan, re.M)
+    assert re.search(rf"^ *void (\w+::)?handle_\w+\([^)]*const {message}&", plan, re.M)
 
 
 @pytest.mark.parametrize("function", ELSEWHERE)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from hoplite_ray.cli.command_line import parser
-from hoplite_ray.node.options import parsed
+from hoplite_ray.node.options import parse_arguments
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/operate/network-and-ports.md"
@@ -56,7 +56,9 @@ def test_options_that_fix_a_port_are_there() -> None:
     fixed = {row[0]: row[3] for row in table()}
     assert "`--control`" in fixed["node: control service"]
     assert "`--listen`" in fixed["node: rails, one each"]
-    node = parsed(["--directory", "d", "--listen", "192.0.2.1:7000", "--control", "192.0.2.1:7001"])
+    node = parse_arguments(
+        ["--directory", "d", "--listen", "192.0.2.1:7000", "--control", "192.0.2.1:7001"]
+    )
     assert (node.listen, node.control) == (["192.0.2.1:7000"], "192.0.2.1:7001")
     assert "`--port`" in fixed["`hoplite-ray web`"]
     assert parser().parse_args(["web", "--port", "8700"]).port == 8700

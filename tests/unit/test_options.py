@@ -58,7 +58,7 @@ def test_a_variable_that_has_a_job_refused_is_named(
     if variable is not None:
         monkeypatch.setenv("HOPLITE_RAY_WHEN_FULL", variable)
     cluster = Cluster("Ray cluster", b"", (), ray=TOLD)
-    monkeypatch.setattr(options, "find", lambda asked, timeout_s: cluster)
+    monkeypatch.setattr(options, "find_cluster", lambda asked, timeout_s: cluster)
     asked = argparse.Namespace(directory=[], control=None, json=False, timeout_s=1.0)
     assert options.options(asked) == status
     told = capsys.readouterr().out
@@ -73,7 +73,7 @@ def test_a_wrong_variable_is_named_below_the_options(
 ) -> None:
     monkeypatch.setenv("HOPLITE_RAY_ARENA_BYTES", "abc")
     cluster = Cluster("Ray cluster", b"", (), ray=TOLD)
-    monkeypatch.setattr(options, "find", lambda asked, timeout_s: cluster)
+    monkeypatch.setattr(options, "find_cluster", lambda asked, timeout_s: cluster)
     asked = argparse.Namespace(directory=[], control=None, json=False, timeout_s=1.0)
     assert options.options(asked) == 1
     *table, last = capsys.readouterr().out.splitlines()
