@@ -1,4 +1,4 @@
-"""`make demo` at the size of a toy, as a user sees it who has no terminal."""
+"""`make demo` at the size of a toy, without a terminal."""
 
 from __future__ import annotations
 
