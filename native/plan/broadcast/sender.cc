@@ -9,7 +9,7 @@ namespace {
 // True if the receiver asks for the attempt and target epoch that this node has.
 bool matches(const PullStart& want, const LocalObject& object) {
   // Asked for by a fold. A branch is never committed.
-  const bool settled = want.target_epoch.value == 0 && (object.committed || object.is_branch);
+  const bool settled = want.target_epoch.value == 0 && object.finality != Finality::kTentative;
   return object.incarnation == want.incarnation &&
          (settled || object.target_epoch == want.target_epoch);
 }
@@ -40,7 +40,7 @@ struct Cut {
 // True if this node no longer fetches the stripe. An owner of a reduce whose own get was cancelled
 // keeps a part of other owners' stripes, which never grows.
 bool gave_up(const PullStart& want, const LocalObject& object) {
-  if (object.is_wanted() || object.writing) return false;
+  if (object.is_wanted() || object.is_writing()) return false;
   const LocalStripe& stripe = object.stripes[want.stripe.value % object.stripes.size()];
   return want.stripe_count == object.stripes.size() && stripe.state == StripeState::kIdle;
 }
@@ -73,7 +73,7 @@ bool Sender::can_combine(const PullStart& want, const LocalObjects& objects) con
     const auto it = objects.find(id);
     if (it == objects.end() || it->second.incarnation != incarnation) return false;
     const LocalObject& object = it->second;
-    const bool is_settled = object.committed || object.is_branch;
+    const bool is_settled = object.finality != Finality::kTentative;
     return is_settled && !object.stripes.empty() && !gave_up(want, object) &&
            object.meta.size_bytes == meta.size_bytes &&
            object.meta.block_bytes == meta.block_bytes && object.meta.parts == meta.parts;

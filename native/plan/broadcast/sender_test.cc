@@ -222,7 +222,7 @@ TEST_F(CombiningSender, ALaterBlockThatLeavesFirstGivesBackItsOwnRange) {
 
 TEST_F(CombiningSender, WaitsForTheBlocksOfAll) {
   LocalObject& other = objects_.at(kOther);
-  other.writing = true;
+  other.put_request = Waiter{};
   other.written_bytes = 1500;
   ASSERT_TRUE(start_both(1));
   EXPECT_TRUE(poll());
@@ -240,7 +240,7 @@ TEST_F(CombiningSender, RefusesWhatItCanNotCombine) {
     return is_refused;
   };
   EXPECT_TRUE(refused([](LocalObject& o) { o.incarnation = Incarnation{2}; }));
-  EXPECT_TRUE(refused([](LocalObject& o) { o.committed = false; }));
+  EXPECT_TRUE(refused([](LocalObject& o) { o.finality = Finality::kTentative; }));
   EXPECT_TRUE(refused([](LocalObject& o) { o.meta.parts = {{DType::kInt32, 2048}}; }));
   EXPECT_TRUE(refused([](LocalObject& o) { o.stripes.clear(); }));
   objects_.erase(kOther);
@@ -328,7 +328,7 @@ TEST_F(SenderTest, GivesTheReceiversOfOneObjectABlockEachInTurn) {
 
 TEST_F(SenderTest, SendsAnObjectThatIsBeingWrittenAsFarAsItIs) {
   LocalObject& object = objects_.at(kLong);
-  object.writing = true;
+  object.put_request = Waiter{};
   object.written_bytes = 1500;
   ASSERT_TRUE(start(kB, 1, kLong));
   EXPECT_EQ(send(), (Sent{{1, 0}}));

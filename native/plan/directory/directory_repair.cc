@@ -72,8 +72,7 @@ void Directory::handle_progress(NodeId from, const Progress& progress, Instant n
   Entry& entry = at->second;
   const auto it = entry.holders.find(from);
   const bool current = entry.known && entry.stripe_count > 0 && !entry.lost &&
-                       progress.incarnation == entry.incarnation &&
-                       progress.target_epoch == entry.target_epoch;
+                       name_of_bytes(progress) == name_of_bytes(entry);
   if (!current || it == entry.holders.end()) return;
   Holder& holder = it->second;
   for (const StripeProgress& stripe : progress.stripes) {

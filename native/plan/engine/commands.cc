@@ -31,22 +31,18 @@ void Objects::handle_put(const Waiter& waiter, const PutCommand& put) {
   }
   engine_.folds.end_fold(put.object);  // the put replaces the result of a reduce
   end_put(put.object, object, "put again by a later attempt");
-  object.incarnation = put.incarnation;
-  object.target_epoch = TargetEpoch{0};
-  object.meta = cut(put.meta);
-  object.committed = object.pinned = true;
+  object.begin({put.incarnation, TargetEpoch{0}}, cut(put.meta), Keep::kMade, Finality::kFinal);
   object.put_request = waiter;
-  object.writer = waiter.client;
   if (comes) return store_small(put.object, object, put.payload);
-  object.writing = true;
   if (ask_range(put.object, put.meta.size_bytes, Line::kPuts)) return;
   refuse_range(put.object, put.meta.size_bytes);
 }
 
 void Objects::handle_wrote(const Waiter& waiter, const WroteCommand& wrote) {
   LocalObject* const found = find(wrote.object);
-  const bool valid = found != nullptr && found->writing && found->extent &&
-                     found->writer == waiter.client && found->incarnation == wrote.incarnation;
+  const bool valid = found != nullptr && found->is_writing() && found->extent &&
+                     found->put_request->client == waiter.client &&
+                     found->incarnation == wrote.incarnation;
   if (!valid || wrote.upto_bytes > found->meta.size_bytes) {
     if (waiter.request.value == 0) return;  // progress is not answered
     const auto [first, last] = retired_.equal_range({wrote.object, wrote.incarnation});
@@ -63,7 +59,6 @@ void Objects::handle_wrote(const Waiter& waiter, const WroteCommand& wrote) {
   object.written_bytes = std::max(object.written_bytes, wrote.upto_bytes);
   engine_.folds.note_here(wrote.object);
   if (object.written_bytes < object.meta.size_bytes) return;
-  object.writing = false;
   object.put_request.reset();
   object.stripes[0].state = StripeState::kComplete;
   if (wrote.pin) {
@@ -77,7 +72,7 @@ void Objects::handle_wrote(const Waiter& waiter, const WroteCommand& wrote) {
 
 void Objects::handle_get(const Waiter& waiter, const GetCommand& get) {
   LocalObject& object = make(get.object);
-  if (object.is_complete() && object.committed) return answer_get(get.object, object, waiter);
+  if (object.is_complete() && object.is_final()) return answer_get(get.object, object, waiter);
   const bool wanted = object.is_wanted();
   const bool existed = object.exists;
   object.waiters.push_back(waiter);
@@ -115,8 +110,7 @@ void Objects::handle_client_lost(ClientId client) {
     for (const Waiter& waiter : object.waiters) {
       if (waiter.client == client) asked.emplace_back(id, waiter);
     }
-    const bool unfinished = object.writing || object.inbound;
-    if (unfinished && object.put_request && object.put_request->client == client) {
+    if (object.put_request && object.put_request->client == client) {
       asked.emplace_back(id, *object.put_request);
     }
     if (object.pins.contains(client)) pinned.emplace_back(id, object.incarnation);
@@ -139,7 +133,7 @@ void Objects::handle_client_lost(ClientId client) {
 
 // Takes back a client's request for this object, if it has one. The object may be gone afterwards.
 void Objects::take_back(ObjectId id, LocalObject& object, const Waiter& waiter) {
-  const bool is_put = object.put_request == waiter && (object.writing || object.inbound);
+  const bool is_put = object.put_request == waiter;
   const bool answered = is_put && object.extent;  // by Reserved
   const auto waiting = std::find(object.waiters.begin(), object.waiters.end(), waiter);
   if (!is_put && waiting == object.waiters.end()) return;
@@ -148,12 +142,10 @@ void Objects::take_back(ObjectId id, LocalObject& object, const Waiter& waiter) 
     --engine_.counters.waiters;
   }
   if (is_put) {
-    object.writing = object.pinned = false;
     object.inbound.reset();
     object.put_request.reset();
     void_bytes(id, object);
-    object.incarnation = Incarnation{0};
-    object.meta = ObjectMeta{};
+    object.begin({}, {}, Keep::kCopy, Finality::kFinal);
   }
   if (!answered) engine_.outgoing.reply(waiter, Error{Code::kCancelled, "cancelled by the caller"});
   claim(id);

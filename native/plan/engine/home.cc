@@ -26,11 +26,7 @@ std::optional<Claim> Home::copy_small(const Claim& claim, Bytes payload) {
   if (object.has_bytes() && object.incarnation >= claim.incarnation) return std::nullopt;
   engine_.folds.end_fold(claim.object);  // the whole result is here
   engine_.objects.end_put(claim.object, object, "put again by a later attempt");
-  object.incarnation = claim.incarnation;
-  object.target_epoch = claim.target_epoch;
-  object.meta = claim.meta;
-  object.committed = true;
-  object.pinned = false;
+  object.begin(name_of_bytes(claim), claim.meta, Keep::kCopy, Finality::kFinal);
   engine_.objects.store_small(claim.object, object, std::move(payload));
   LocalObject* const stored = engine_.objects.find(claim.object);
   if (stored != nullptr && stored->extent) return make_claim(claim.object, *stored, false);
@@ -93,17 +89,12 @@ void Home::handle_push(const Push& push, Bytes payload) {
   if (!is_wanted) engine_.objects.claim(push.object);
   if (found == nullptr) return;
   LocalObject& object = *found;
-  const bool is_newer = std::pair(object.incarnation, object.target_epoch) <
-                        std::pair(push.incarnation, push.target_epoch);
+  const bool is_newer = name_of_bytes(object) < name_of_bytes(push);
   if (is_wanted && (!object.has_bytes() || is_newer)) {
     // It may also hold a range that an earlier grant waits for.
     engine_.folds.end_fold(push.object);  // the whole result is here
     engine_.objects.end_put(push.object, object, "put again by a later attempt");
-    object.incarnation = push.incarnation;
-    object.target_epoch = push.target_epoch;
-    object.meta = push.meta;
-    object.committed = true;
-    object.pinned = false;
+    object.begin(name_of_bytes(push), push.meta, Keep::kCopy, Finality::kFinal);
     // Its claim acknowledges it.
     engine_.objects.store_small(push.object, object, std::move(payload));
   }
@@ -111,8 +102,7 @@ void Home::handle_push(const Push& push, Bytes payload) {
   // that holds the object already passes it on as well, because the other receivers wait for it.
   LocalObject* const stored = engine_.objects.find(push.object);
   const bool has_it = stored != nullptr && stored->is_complete() &&
-                      stored->incarnation == push.incarnation &&
-                      stored->target_epoch == push.target_epoch && stored->meta == push.meta;
+                      name_of_bytes(*stored) == name_of_bytes(push) && stored->meta == push.meta;
   if (push.forward.empty() || !has_it) return;
   const std::size_t half = (push.forward.size() + 1) / 2;
   for (const std::size_t first : {std::size_t{0}, half}) {
@@ -128,7 +118,7 @@ void Home::handle_push(const Push& push, Bytes payload) {
 void Home::handle_push_to(NodeId from, const PushTo& push) {
   if (from != engine_.peers.home_of(push.object)) return;
   LocalObject* const found = engine_.objects.find(push.object);
-  const bool able = found != nullptr && found->is_complete() && found->committed &&
+  const bool able = found != nullptr && found->is_complete() && found->is_final() &&
                     found->incarnation == push.incarnation && !push.receivers.empty() &&
                     found->meta.size_bytes <= engine_.config.inline_bytes_max;
   if (!able) return engine_.objects.claim(push.object);

@@ -124,7 +124,7 @@ void Keeping::handle_orphan(const Waiter& waiter, const OrphanCommand& orphan) {
 
 bool Keeping::is_sole(const LocalObject& object) const {
   return engine_.peers.is_draining() && object.is_here() && !object.elsewhere &&
-         (object.pinned || object.writing || object.orphaned || object.is_whole());
+         (object.is_pinned() || object.is_writing() || object.orphaned || object.is_whole());
 }
 
 void Keeping::note_sole(const ObjectId& id) {
@@ -152,20 +152,19 @@ void Keeping::handle_standing(NodeId from, const Standing& standing) {
   LocalObject* const found = engine_.objects.find(standing.object);
   if (found == nullptr) return;
   LocalObject& object = *found;
-  if (object.incarnation != standing.incarnation || !object.is_here() || object.writing ||
-      !object.committed) {
+  if (object.incarnation != standing.incarnation || !object.is_here() || object.is_writing() ||
+      !object.is_final()) {
     return;
   }
   const bool elsewhere = standing.elsewhere && engine_.peers.is_draining();
   if (object.orphaned == standing.orphaned && object.elsewhere == elsewhere) return;
-  const bool moved = object.elsewhere != elsewhere;
+  const bool is_back = object.elsewhere && !elsewhere;  // the other keeper has gone
   engine_.counters.arena_bytes_orphaned -= object.orphaned_bytes();
   object.orphaned = standing.orphaned;
   engine_.counters.arena_bytes_orphaned += object.orphaned_bytes();
   if (object.orphaned && !object.extent) engine_.spills.note_orphan_in_file(standing.object);
   object.elsewhere = elsewhere;
-  if (moved) object.pinned = !elsewhere;
-  if (object.orphaned) object.pinned = false;
+  if (is_back && object.keep == Keep::kCopy) object.keep = Keep::kMade;
   engine_.objects.note_use(standing.object);
   engine_.objects.claim(standing.object);
 }
@@ -177,24 +176,20 @@ void Keeping::handle_adopt(NodeId from, const Adopt& adopt) {
   if (from != engine_.peers.home_of(id) || !names_bytes(adopt)) return;
   LocalObject* const found = engine_.objects.find(id);
   const bool is_busy =
-      found != nullptr && (found->writing || found->inbound || engine_.folds.is_folding(id) ||
-                           engine_.inventory.is_waiting(id) ||
-                           std::pair(found->incarnation, found->target_epoch) >
-                               std::pair(adopt.incarnation, adopt.target_epoch));
+      found != nullptr &&
+      (found->put_request || found->inbound || engine_.folds.is_folding(id) ||
+       engine_.inventory.is_waiting(id) || name_of_bytes(*found) > name_of_bytes(adopt));
   if (engine_.peers.is_draining() || is_busy || is_deleted(id, adopt.incarnation))
     return engine_.objects.claim(id);
   LocalObject& object = engine_.objects.make(id);
-  if (object.incarnation != adopt.incarnation || object.target_epoch != adopt.target_epoch) {
+  if (name_of_bytes(object) != name_of_bytes(adopt)) {
     engine_.objects.void_bytes(id, object);
-    object.incarnation = adopt.incarnation;
-    object.target_epoch = adopt.target_epoch;
-    object.committed = adopt.target_epoch.value == 0;
-    object.meta = adopt.meta;
-    object.pinned = false;
+    object.begin(name_of_bytes(adopt), adopt.meta, Keep::kCopy,
+                 finality_of_copy(adopt.target_epoch));
   }
-  if (object.is_whole() && object.committed) {
-    if (!object.pinned && !object.orphaned) {
-      object.pinned = object.adopted = true;
+  if (object.is_whole() && object.is_final()) {
+    if (!object.is_pinned() && !object.orphaned) {
+      object.keep = Keep::kAdopted;
       object.owner = adopt.owner;
     }
     engine_.objects.note_use(id);

@@ -29,11 +29,12 @@ void Objects::handle_lost(NodeId from, const Lost& lost) {
     return drop_object(lost.object, object.incarnation, false);
   }
   if (object.is_late_copy()) return;  // a claim that wants it would get the same answer
-  if (object.is_whole() || object.writing || object.inbound) return claim(lost.object);
+  if (object.is_whole() || object.put_request || object.inbound) return claim(lost.object);
   const std::string why = object.fault.empty() ? "" : "; it was here, but: " + object.fault;
   fail_waiters(object, lost.code, lost.text + why);
   object.whole_wanted = object.exists = object.adopting = false;
-  if (!object.pinned && !engine_.folds.is_folding(lost.object)) void_bytes(lost.object, object);
+  if (!object.is_pinned() && !engine_.folds.is_folding(lost.object))
+    void_bytes(lost.object, object);
   forget_if_empty(lost.object);
 }
 
@@ -54,7 +55,7 @@ void Objects::claim(const ObjectId& id) {
   if (found != nullptr && engine_.calls.is_planned_here(id)) {
     // A fold's result belongs to no node until it is whole, and a put does not wait for its own
     // object.
-    const bool is_put = found->is_whole() || found->writing || found->inbound;
+    const bool is_put = found->is_whole() || found->put_request || found->inbound;
     said.wants = found->is_wanted() && !is_put;
     said.exists = found->exists;
   } else if (found != nullptr) {
@@ -62,8 +63,8 @@ void Objects::claim(const ObjectId& id) {
     said = make_claim(id, object, engine_.inventory.is_waiting(id));
     const bool is_small = object.meta.size_bytes <= engine_.config.inline_bytes_max;
     // Only its parent reads a branch of a reduce, and the parent knows the holder.
-    const bool is_whole = object.pinned && object.is_complete() && object.committed;
-    if (is_small && is_whole && !object.is_branch) {
+    const bool is_whole = object.is_pinned() && object.is_complete() && object.is_final();
+    if (is_small && is_whole) {
       payload = object.extent;
     }
   }
@@ -128,7 +129,7 @@ void Objects::admit() {
 void Objects::evict(const ObjectId& id) {
   ++engine_.counters.evictions;
   LocalObject& object = at(id);
-  if (object.pinned) {  // the file has it
+  if (object.is_pinned()) {  // the file has it
     engine_.inventory.release(*object.extent, engine_.now);
     object.extent.reset();
     return;
@@ -172,7 +173,7 @@ void Objects::take_range(const Admitted& admitted) {
     object.put_request.reset();
     claim(id);
     complete(id, object);
-  } else if (object.writing) {
+  } else if (object.is_writing()) {
     LocalStripe root;
     root.state = StripeState::kRoot;
     object.stripes.assign(1, root);
@@ -206,10 +207,9 @@ void Objects::give_up(const ObjectId& name, const std::string& text) {
   if (object.put_request)
     engine_.outgoing.reply(*object.put_request, Error{Code::kStoreFull, text});
   object.put_request.reset();
-  object.writing = false;
   object.inbound.reset();
   fail_waiters(object, Code::kStoreFull, text);
-  object.whole_wanted = object.adopting = object.pinned = false;
+  object.whole_wanted = object.adopting = false;
   engine_.folds.member_lost(name);
   void_bytes(name, object);
   forget_if_empty(name);
@@ -225,15 +225,15 @@ void Objects::store_small(const ObjectId& id, LocalObject& object, Bytes payload
 
 // Completes an object whose every byte is here and which may be read.
 void Objects::complete(const ObjectId& id, LocalObject& object) {
-  if (!object.is_complete() || !object.committed) return;
+  if (!object.is_complete() || !object.is_final()) return;
   for (const Waiter& waiter : object.waiters) answer_get(id, object, waiter);
   engine_.counters.waiters -= object.waiters.size();
   object.waiters.clear();
   object.whole_wanted = false;
   if (object.adopting) {
     object.adopting = false;
-    object.pinned = object.adopted = !object.orphaned;  // as its claim says already
-    if (object.orphaned) claim(id);
+    if (!object.orphaned) object.keep = Keep::kAdopted;  // as its claim says already
+    if (!object.is_pinned()) claim(id);
   }
   note_use(id);
   engine_.folds.note_here(id);
@@ -283,7 +283,8 @@ void Objects::void_bytes(const ObjectId& id, LocalObject& object) {
   object.stripes.clear();
   object.written_bytes = 0;
   engine_.counters.arena_bytes_orphaned -= object.orphaned_bytes();
-  object.orphaned = object.elsewhere = object.adopted = false;
+  object.orphaned = object.elsewhere = false;
+  object.keep = Keep::kCopy;
   object.spilling.reset();
   if (object.spilled) {
     engine_.spills.forget_file_copy(id, *object.spilled);
@@ -295,9 +296,9 @@ void Objects::void_bytes(const ObjectId& id, LocalObject& object) {
   engine_.inventory.mark_needed(id);
   engine_.transfers.stop_serving(id);
   if (!object.extent) return;
-  if (object.committed) engine_.keeping.note_gone(id, object.incarnation);
+  if (object.is_final()) engine_.keeping.note_gone(id, object.incarnation);
   std::optional<Waiter> writer;
-  if (object.writing) writer = object.put_request;
+  if (object.is_writing()) writer = object.put_request;
   if (object.pins.empty() && !writer) {
     engine_.inventory.release(*object.extent, engine_.now);
   } else {
@@ -327,10 +328,10 @@ void Objects::abandon(const ObjectId& id) {
   LocalObject* const found = find(id);
   if (found == nullptr) return;
   LocalObject& object = *found;
-  if (object.is_wanted() || object.is_whole() || object.writing || object.inbound) return;
+  if (object.is_wanted() || object.is_whole() || object.put_request || object.inbound) return;
   // The stripes of a fold stay; receivers of other stripes ask the home again.
   if (engine_.folds.is_folding(id)) return engine_.transfers.stop_serving(id);
-  if (object.pinned || object.is_idle_copy()) return;
+  if (object.is_pinned() || object.is_idle_copy()) return;
   void_bytes(id, object);
   forget_if_empty(id);
 }
@@ -345,7 +346,6 @@ void Objects::end_put(const ObjectId& id, LocalObject& object, const char* what_
   }
   void_bytes(id, object);
   object.put_request.reset();
-  object.writing = false;
   object.inbound.reset();
 }
 
@@ -360,15 +360,12 @@ void Objects::drop_object(const ObjectId& id, Incarnation upto, bool deleted) {
   if (found == nullptr) return;
   LocalObject& object = *found;
   if (object.incarnation > upto) return;
-  const bool was_put = object.writing || object.inbound;
+  const bool was_put = object.put_request || object.inbound;
   engine_.folds.end_fold(id);
   end_put(id, object, "deleted");
   if (deleted) engine_.keeping.forget_gone(id);  // the home ends all of its leases
-  object.incarnation = Incarnation{0};
-  object.target_epoch = TargetEpoch{0};
-  object.meta = ObjectMeta{};
-  object.committed = true;
-  object.pinned = object.adopting = object.is_branch = false;
+  object.begin({}, {}, Keep::kCopy, Finality::kFinal);
+  object.adopting = false;
   if (deleted) object.whole_wanted = false;
   engine_.folds.erase_outcome(id);
   engine_.folds.note_here(id);
@@ -412,7 +409,7 @@ void Objects::unpin(const ObjectId& id, Incarnation incarnation, ClientId client
 // Returns the shape of a source that is here; else nullptr.
 const ObjectMeta* Objects::meta_here(const ReduceSource& source) const {
   const LocalObject* const found = find(source.object);
-  if (found == nullptr || !found->is_here() || !found->committed) return nullptr;
+  if (found == nullptr || !found->is_here() || !found->is_final()) return nullptr;
   const bool is_it = source.incarnation.value == 0 || source.incarnation == found->incarnation;
   return is_it ? &found->meta : nullptr;
 }

@@ -47,14 +47,14 @@ ObjectRow row(const ObjectId& id, const LocalObject& object) {
   row.object = id;
   row.incarnation = object.incarnation;
   row.size_bytes = object.meta.size_bytes;
-  row.state = object.writing         ? "writing"
+  row.state = object.is_writing()    ? "writing"
               : object.is_complete() ? "whole"
               : object.extent        ? "partial"
               : object.spilled       ? "spilled"
                                      : "wanted";
-  row.pinned = object.pinned;
+  row.pinned = object.is_pinned();
   row.orphaned = object.orphaned;
-  row.sole = object.is_here() && !object.elsewhere && (object.pinned || object.writing);
+  row.sole = object.is_here() && !object.elsewhere && (object.is_pinned() || object.is_writing());
   for (const auto& [client, count] : object.pins) {
     if (client != ClientId{0}) row.mappings += count;
   }
@@ -171,14 +171,14 @@ const std::string& Overview::holders_text() const {
 // Returns what keeps the object in the arena. REQUIRES: extent, and it can't be evicted.
 std::string Overview::reason(const ObjectId& id, const LocalObject& object) const {
   std::vector<std::string> reasons;
-  if (object.writing) {
+  if (object.is_writing()) {
     reasons.emplace_back("being written");
   } else if (engine_.folds.is_folding(id)) {
     reasons.emplace_back("being reduced");
-  } else if (object.pinned) {
-    reasons.emplace_back(object.target_epoch.value > 0 ? "reduced here"
-                         : object.adopted              ? "adopted here"
-                                                       : "put here");
+  } else if (object.is_pinned()) {
+    reasons.emplace_back(object.target_epoch.value > 0   ? "reduced here"
+                         : object.keep == Keep::kAdopted ? "adopted here"
+                                                         : "put here");
   } else if (!object.is_complete() && !object.orphaned) {
     reasons.emplace_back("being received");
   }
@@ -200,7 +200,7 @@ std::vector<Wait> Overview::waits() const {
   std::vector<Wait> waits;
   for (const auto& [transfer, pull] : engine_.transfers.pulls()) {
     const PullGoal& goal = pull.goal();
-    const BytesName needed{goal.object, goal.incarnation, goal.target_epoch};
+    const ObjectBytes needed{goal.object, name_of_bytes(goal)};
     Wait wait{needed,
               goal.stripe_count,
               goal.stripe,
@@ -210,12 +210,12 @@ std::vector<Wait> Overview::waits() const {
               stripe_block(goal.stripe_count, goal.stripe, pull.ready())};
     if (pull.fold) {
       const LocalObject& target = engine_.objects.at(pull.fold->target);
-      wait.name = {pull.fold->target, target.incarnation, target.target_epoch};
+      wait.name = {pull.fold->target, name_of_bytes(target)};
       wait.ready = target.stripes[goal.stripe.value].ready;
     }
     waits.push_back(wait);
     for (const Beside& other : goal.beside) {
-      wait.needed = {other.object, other.incarnation, TargetEpoch{0}};
+      wait.needed = {other.object, {other.incarnation, TargetEpoch{0}}};
       waits.push_back(wait);
     }
   }
@@ -227,12 +227,12 @@ std::vector<Wait> Overview::waits() const {
       for (const StripeIndex stripe : own.owned) {
         const auto n = folding.accumulator.first_lacking(index, stripe);
         if (!n || stripe.value >= target.stripes.size()) continue;
-        waits.push_back({{id, target.incarnation, target.target_epoch},
+        waits.push_back({{id, name_of_bytes(target)},
                          own.stripe_count,
                          stripe,
                          target.stripes[stripe.value].ready,
                          engine_.config.node,
-                         {member.source.object, member.source.incarnation, TargetEpoch{0}},
+                         {member.source.object, {member.source.incarnation, TargetEpoch{0}}},
                          stripe_block(own.stripe_count, stripe, *n)});
       }
     }

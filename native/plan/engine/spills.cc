@@ -27,8 +27,8 @@ SpillJob next_step(SpillId spill, const Spilling& spilling, std::uint64_t bytes_
 // Small objects don't spill because messages carry them whole. Branches don't because they are read
 // once, and targets of folds don't because they change.
 bool Spills::may_spill(const ObjectId& id, const LocalObject& object) const {
-  return engine_.config.when_full == WhenFull::kSpill && object.pinned && !object.spilled &&
-         object.is_idle() && object.is_complete() && !object.is_branch &&
+  return engine_.config.when_full == WhenFull::kSpill && object.is_pinned() && !object.spilled &&
+         object.is_idle() && object.is_complete() &&
          object.meta.size_bytes > engine_.config.inline_bytes_max &&
          !engine_.folds.is_folding(id) && !engine_.transfers.serves(id);
 }
@@ -143,7 +143,7 @@ void Spills::check_invariants() const {
   ranges_.check_invariants();
   std::uint64_t file_bytes = 0;
   for (const auto& [id, object] : engine_.objects.all()) {
-    HOPLITE_CHECK(!object.spilled || (object.committed && !object.writing));
+    HOPLITE_CHECK(!object.spilled || (object.is_final() && !object.is_writing()));
     HOPLITE_CHECK(!object.spilling || (object.extent && under_way_.contains(*object.spilling)));
     if (object.spilled) file_bytes += object.spilled->size_bytes;
   }

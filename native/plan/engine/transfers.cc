@@ -15,9 +15,8 @@ namespace {
 // Remembers the lease of a grant that this node declines. Otherwise the home takes the next claim,
 // which names the older lease, for one that crossed its grant.
 void note_lease(LocalObject& object, const Grant& grant) {
-  const bool is_it = object.incarnation == grant.incarnation &&
-                     object.target_epoch == grant.target_epoch &&
-                     object.stripes.size() == grant.stripe_count;
+  const bool is_it =
+      name_of_bytes(object) == name_of_bytes(grant) && object.stripes.size() == grant.stripe_count;
   if (!is_it) return;
   LocalStripe& stripe = object.stripes[grant.stripe.value];
   stripe.lease = std::max(stripe.lease, grant.lease);
@@ -45,7 +44,7 @@ void Transfers::handle_grant(NodeId from, const Grant& grant) {
   const ObjectId& id = grant.object;
   if (from != engine_.peers.home_of(id) || !names_bytes(grant)) return;
   LocalObject* const found = engine_.objects.find(id);
-  if (found == nullptr || !found->is_wanted() || found->is_whole() || found->writing ||
+  if (found == nullptr || !found->is_wanted() || found->is_whole() || found->put_request ||
       found->inbound) {
     if (found != nullptr) note_lease(*found, grant);
     if (found != nullptr && found->is_late_copy())
@@ -57,8 +56,7 @@ void Transfers::handle_grant(NodeId from, const Grant& grant) {
     return engine_.outgoing.send(engine_.peers.home_of(id), Delete{id, grant.incarnation});
   }
   LocalObject& object = *found;
-  const bool is_same =
-      object.incarnation == grant.incarnation && object.target_epoch == grant.target_epoch;
+  const bool is_same = name_of_bytes(object) == name_of_bytes(grant);
   // The same bytes have the same shape, and a fold here is cut by its planner.
   if (is_same && object.extent && object.meta != grant.meta) return engine_.objects.claim(id);
   if (is_same && engine_.folds.is_folding(id) && object.stripes.size() != grant.stripe_count) {
@@ -68,16 +66,14 @@ void Transfers::handle_grant(NodeId from, const Grant& grant) {
   if (object.incarnation == grant.incarnation && object.target_epoch > grant.target_epoch) {
     return engine_.objects.claim(id);
   }
-  if (object.incarnation != grant.incarnation || object.target_epoch != grant.target_epoch) {
+  if (!is_same) {
     // A fold of an older target epoch goes with its bytes: a grant may overtake the ReduceOwn.
     engine_.folds.end_fold(id);
     // A receiver may send PullStart before this node's own Grant arrives, because the home told it
     // about this node first. Its edge stays: this node has no bytes yet (incarnation 0).
     if (object.incarnation.value != 0) engine_.objects.void_bytes(id, object);
-    object.incarnation = grant.incarnation;
-    object.target_epoch = grant.target_epoch;
-    object.committed = grant.target_epoch.value == 0;
-    object.pinned = false;
+    object.begin(name_of_bytes(grant), grant.meta, Keep::kCopy,
+                 finality_of_copy(grant.target_epoch));
   }
   object.meta = grant.meta;
   engine_.keeping.forget_gone(id);

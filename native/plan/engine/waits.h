@@ -9,23 +9,22 @@
 
 namespace hoplite {
 
-// The bytes that an object's stripe is about: those of an older attempt or target epoch are others.
-struct BytesName {
+// The bytes that an object's stripe is about.
+struct ObjectBytes {
   ObjectId object;
-  Incarnation incarnation;
-  TargetEpoch target_epoch;
-  bool operator==(const BytesName&) const = default;
+  BytesName bytes;
+  bool operator==(const ObjectBytes&) const = default;
 };
 
 // A stripe of a copy that is received here, or of a result that is folded here, goes on when
 // `sender` (this node itself, for a member that it fetches whole) has `block` of `needed`.
 struct Wait {
-  BytesName name;
+  ObjectBytes name;
   std::uint16_t stripe_count = 1;
   StripeIndex stripe;
   std::uint32_t ready = 0;  // its leading blocks, which others can have from here
   NodeId sender;
-  BytesName needed;  // target epoch 0: whichever is committed
+  ObjectBytes needed;  // target epoch 0: whichever is committed
   BlockIndex block;
 };
 

@@ -114,6 +114,18 @@ constexpr BlockIndex stripe_block(std::uint16_t stripe_count, StripeIndex stripe
   return BlockIndex{stripe.value + n * stripe_count};
 }
 
+// The name of the bytes that a message or a copy is about: those of one attempt and, if a reduce
+// made them, of one set of its sources. Bytes with a higher name replace the others.
+struct BytesName {
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  auto operator<=>(const BytesName&) const = default;
+};
+template <typename T>  // T: a message, a copy, or an entry of the directory
+[[nodiscard]] constexpr BytesName name_of_bytes(const T& named) {
+  return {named.incarnation, named.target_epoch};
+}
+
 // One member of the view. Rails are "address:port" texts that only io/ reads; all members list the
 // same networks in the same order, so that rail i of one reaches rail i of another.
 struct Member {

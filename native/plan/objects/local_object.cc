@@ -5,15 +5,24 @@
 
 namespace hoplite {
 
+void LocalObject::begin(const BytesName& name, const ObjectMeta& described, Keep why,
+                        Finality how) {
+  incarnation = name.incarnation;
+  target_epoch = name.target_epoch;
+  meta = described;
+  keep = why;
+  finality = how;
+}
+
 bool LocalObject::is_complete() const {
-  return extent && !writing && !is_read_back() && !stripes.empty() &&
+  return extent && !is_writing() && !is_read_back() && !stripes.empty() &&
          std::all_of(stripes.begin(), stripes.end(),
                      [](const LocalStripe& s) { return s.state == StripeState::kComplete; });
 }
 
 bool LocalObject::has_block(BlockIndex block) const {
   if (!extent || stripes.empty()) return false;
-  if (writing || is_read_back()) {
+  if (is_writing() || is_read_back()) {
     const Extent range = block_extent(meta, block);
     return range.offset + range.size_bytes <= written_bytes;
   }
@@ -25,14 +34,14 @@ bool LocalObject::has_block(BlockIndex block) const {
 
 bool LocalObject::is_idle() const {
   const bool is_spare = orphaned || elsewhere;  // also in part, as an owner's stripes
-  return extent && !writing && !spilling && committed && pins.empty() && !is_wanted() &&
+  return extent && !is_writing() && !spilling && is_final() && pins.empty() && !is_wanted() &&
          (is_complete() || is_spare);
 }
 
 bool LocalObject::has_range(Extent range) const {
   if (!spans(range) || (meta.block_bytes == 0 && range.size_bytes > 0)) return false;
   const std::uint64_t end = range.offset + range.size_bytes;
-  if (writing || is_read_back()) return extent && end <= written_bytes;
+  if (is_writing() || is_read_back()) return extent && end <= written_bytes;
   for (std::uint64_t at = range.offset; at < end; at += meta.block_bytes - at % meta.block_bytes) {
     if (!has_block(BlockIndex{static_cast<std::uint32_t>(at / meta.block_bytes)})) return false;
   }
@@ -40,23 +49,23 @@ bool LocalObject::has_range(Extent range) const {
 }
 
 Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range) {
-  const bool is_others = object.adopting || (object.adopted && (object.pinned || object.elsewhere));
+  const bool is_others = object.adopting || object.keep == Keep::kAdopted;
   Claim claim{.object = id,
               .incarnation = object.incarnation,
               .target_epoch = object.target_epoch,
               .meta = object.meta,
-              .wants = object.is_wanted() && !object.is_whole() && !object.writing &&
+              .wants = object.is_wanted() && !object.is_whole() && !object.is_writing() &&
                        (!waits_for_range || object.is_late_copy()),
               .exists = object.exists,
-              .pinned = object.pinned || object.adopting,
+              .pinned = object.is_pinned() || object.adopting,
               .orphaned = object.orphaned,
               .elsewhere = object.elsewhere,
-              .committed = object.committed,
+              .committed = object.is_final(),
               .owner = is_others ? object.owner : kNoNode,
               .stripes = {}};
   if (!object.is_here()) return claim;
-  if (object.writing || object.is_whole()) {
-    const auto state = object.writing ? StripeState::kRoot : StripeState::kComplete;
+  if (object.is_writing() || object.is_whole()) {
+    const auto state = object.is_writing() ? StripeState::kRoot : StripeState::kComplete;
     claim.stripes.push_back({StripeIndex{0}, state, object.stripes[0].lease, kNoNode, 0});
     return claim;
   }

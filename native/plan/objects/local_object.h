@@ -28,25 +28,50 @@ struct Waiter {
   bool operator==(const Waiter&) const = default;
 };
 
+// Why this node keeps its copy. Transitions:
+//
+//   from          event                                                      to
+//   any           its bytes are replaced by a copy, voided or dropped        kCopy
+//   any           a client puts it here, or a fold makes it here             kMade
+//   kCopy         this node drains, and the other keeper has gone            kMade
+//   kCopy, kMade  its home asked this node to keep it, and it is all here    kAdopted
+enum class Keep : std::uint8_t {
+  kCopy,     // to be read; evictable
+  kMade,     // until it is deleted
+  kAdopted,  // until it is deleted, for a node that drained
+};
+
+// Which bytes of it others may read. A fold makes kTentative or kBranch; the commit of a reduce
+// makes kTentative to kFinal; other bytes begin anew.
+enum class Finality : std::uint8_t {
+  kFinal,      // of a put, or of a committed reduce
+  kTentative,  // the result of a reduce whose members may still change
+  kBranch,     // of a reduce, in this view; its parent reads it as it is
+};
+
+// Of bytes that come from another node: a reduce's are tentative until this node hears of its
+// commit.
+constexpr Finality finality_of_copy(TargetEpoch epoch) {
+  return epoch.value == 0 ? Finality::kFinal : Finality::kTentative;
+}
+
 struct LocalObject {
   Incarnation incarnation;
   TargetEpoch target_epoch;
   ObjectMeta meta;
-  bool committed = true;      // false: result of a reduce whose members may still change
-  bool pinned = false;        // made here: stays until it is deleted
-  bool orphaned = false;      // its owner has died: it may be read, and is evicted first
-  bool is_branch = false;     // made here for the reduce that it is a branch of, in this view
+  Keep keep = Keep::kCopy;
+  Finality finality = Finality::kFinal;
+  NodeId owner;  // of an adopted object: the node that reports its last reference
+  // What its home said of it last:
+  bool orphaned = false;   // its owner has died: it may be read, and is evicted first
+  bool elsewhere = false;  // this node drains, and another one keeps it
+  // Why it is wanted, besides `waiters`:
   bool exists = false;        // some waiter knows that it was put
-  bool adopting = false;      // fetched to be pinned here, for a node that drains
-  bool adopted = false;       // pinned here, but not made here
-  NodeId owner;               // of an adopted object: the node that reports its last reference
-  bool elsewhere = false;     // this node drains, and another one keeps it
-  bool whole_wanted = false;  // wanted without a waiter: by a fold that pulls no blocks of it, or
-                              // by an owner of a result that all nodes will read
-  bool writing = false;       // a client is still filling it
-  ClientId writer;
+  bool adopting = false;      // to be kept here, for a node that drains
+  bool whole_wanted = false;  // by a fold that pulls no blocks of it, or by an owner of a result
+                              // that all nodes will read
   std::uint64_t written_bytes = 0;    // how far it is written, or read back
-  std::optional<Waiter> put_request;  // answered when the range is reserved or the bytes are stored
+  std::optional<Waiter> put_request;  // a put whose bytes are not all here
   std::optional<Bytes> inbound;       // a small object's bytes that wait for their range
   std::optional<Extent> extent;
   std::optional<Extent> spilled;     // its place in the file, which has all of it
@@ -56,13 +81,19 @@ struct LocalObject {
   std::vector<Waiter> waiters;
   std::map<ClientId, std::uint32_t> pins;  // mappings per client; client 0: blocks being sent
 
+  // Other bytes take the place of those that were here. REQUIRES: their range is given back.
+  void begin(const BytesName& name, const ObjectMeta& described, Keep why, Finality how);
+
+  [[nodiscard]] bool is_writing() const { return put_request && !inbound; }  // by its client
+  [[nodiscard]] bool is_pinned() const { return keep != Keep::kCopy && !orphaned && !elsewhere; }
+  [[nodiscard]] bool is_final() const { return finality == Finality::kFinal; }
   [[nodiscard]] bool is_complete() const;  // in the arena
   [[nodiscard]] bool is_whole() const { return spilled || is_complete(); }
   [[nodiscard]] bool is_here() const { return extent || spilled; }  // or some of it
   // True if all of another node's object has come and waits for its range. While a waiter is left
   // the node wants it, so that the home tells this node of a deletion.
   [[nodiscard]] bool is_late_copy() const { return inbound && !put_request; }
-  [[nodiscard]] bool has_bytes() const { return is_here() || writing || inbound; }
+  [[nodiscard]] bool has_bytes() const { return is_here() || put_request || inbound; }
   [[nodiscard]] bool is_read_back() const { return spilled && spilling; }
   [[nodiscard]] std::uint64_t orphaned_bytes() const {  // of the arena
     return orphaned && extent ? extent->size_bytes : 0;
@@ -76,7 +107,7 @@ struct LocalObject {
   [[nodiscard]] bool has_range(Extent range) const;
   [[nodiscard]] bool is_idle() const;  // neither read nor written
   // True if it is evictable: the file has it as well, or it need not be here.
-  [[nodiscard]] bool is_idle_copy() const { return is_idle() && (!pinned || spilled); }
+  [[nodiscard]] bool is_idle_copy() const { return is_idle() && (!is_pinned() || spilled); }
   // Returns where a range of it lies in the arena. REQUIRES: extent.
   [[nodiscard]] Extent in_arena(Extent range) const {
     return {extent->offset + range.offset, range.size_bytes};

@@ -22,7 +22,7 @@ LocalObject in_stripes(StripeState first, StripeState second) {
 LocalObject being_written(std::uint64_t upto) {
   LocalObject object = in_stripes(StripeState::kRoot, StripeState::kRoot);
   object.stripes.resize(1);
-  object.writing = true;
+  object.put_request = Waiter{};
   object.written_bytes = upto;
   return object;
 }
@@ -108,12 +108,48 @@ TEST(LocalObject, MayBeEvictedOnlyWhenNobodyNeedsIt) {
     change(object);
     return !object.is_idle_copy();
   };
-  EXPECT_TRUE(needed([](LocalObject& o) { o.pinned = true; }));
+  EXPECT_TRUE(needed([](LocalObject& o) { o.keep = Keep::kMade; }));
   EXPECT_TRUE(needed([](LocalObject& o) { o.pins[ClientId{1}] = 1; }));
   EXPECT_TRUE(needed([](LocalObject& o) { o.waiters.push_back({}); }));
   EXPECT_TRUE(needed([](LocalObject& o) { o.whole_wanted = true; }));
-  EXPECT_TRUE(needed([](LocalObject& o) { o.committed = false; }));
+  EXPECT_TRUE(needed([](LocalObject& o) { o.finality = Finality::kTentative; }));
   EXPECT_TRUE(needed([](LocalObject& o) { o.stripes[0].state = StripeState::kIdle; }));
+}
+
+TEST(LocalObject, IsPinnedWhereItWasMadeOrAdoptedUnlessItsHomeSaysOtherwise) {
+  struct Case {
+    Keep keep;
+    bool orphaned, elsewhere, is_pinned;
+  };
+  for (const Case& one : {Case{Keep::kCopy, false, false, false},
+                          {Keep::kMade, false, false, true},
+                          {Keep::kAdopted, false, false, true},
+                          {Keep::kMade, true, false, false},
+                          {Keep::kMade, false, true, false},
+                          {Keep::kAdopted, true, true, false}}) {
+    LocalObject object = in_stripes(StripeState::kComplete, StripeState::kComplete);
+    object.owner = NodeId{5};
+    object.keep = one.keep;
+    object.orphaned = one.orphaned;
+    object.elsewhere = one.elsewhere;
+    EXPECT_EQ(object.is_pinned(), one.is_pinned);
+    EXPECT_EQ(claim_of(object).pinned, one.is_pinned);
+    EXPECT_EQ(claim_of(object).owner, one.keep == Keep::kAdopted ? NodeId{5} : kNoNode);
+  }
+}
+
+TEST(LocalObject, KeepsNothingOfOlderBytesButItsWishes) {
+  LocalObject object = in_stripes(StripeState::kComplete, StripeState::kComplete);
+  object.keep = Keep::kMade;
+  object.whole_wanted = true;
+  const ObjectMeta meta{10, 10, {{DType::kOpaque, 10}}, ""};
+  object.begin({Incarnation{2}, TargetEpoch{3}}, meta, Keep::kCopy,
+               finality_of_copy(TargetEpoch{3}));
+  EXPECT_EQ(name_of_bytes(object), (BytesName{Incarnation{2}, TargetEpoch{3}}));
+  EXPECT_EQ(object.meta, meta);
+  EXPECT_FALSE(object.is_pinned() || object.is_final());
+  EXPECT_TRUE(object.is_wanted());
+  EXPECT_EQ(finality_of_copy(TargetEpoch{0}), Finality::kFinal);
 }
 
 TEST(LocalObject, ClaimsNothingButItsWishBeforeItHasARange) {

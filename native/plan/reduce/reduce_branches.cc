@@ -15,7 +15,7 @@ namespace {
 
 // A branch may not have 16-bit floats, because they must be rounded once only; nor a fixed order,
 // which knows no branches; nor a share, which is small already.
-bool may_branch(bool deterministic, const Share& share, const ObjectMeta& meta) {
+bool allows_branches(bool deterministic, const Share& share, const ObjectMeta& meta) {
   return !deterministic && !share.is_share() &&
          std::none_of(meta.parts.begin(), meta.parts.end(),
                       [](const Part& part) { return is_half(part.dtype); });
@@ -36,7 +36,7 @@ void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Members
   for (const ReduceSource& source : plan.located) {
     if (!plan.placed.contains(source.index)) news.push_back(source);
   }
-  const bool grows = is_tree(plan) && !plan.is_cut_off;
+  const bool grows = is_tree(plan) && plan.may_branch();
   const std::size_t to_come = plan.count - plan.located.size();
   if (grows && (!plan.locating.empty() || news.size() < to_come)) return;
   if (!is_carried(plan) && news.size() < plan.locating.size()) return;
@@ -59,7 +59,7 @@ void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Members
   });
   // The caller's node is the last of a chain, where it only sends, because it will receive the
   // result.
-  if (plan.is_unary && callers != sites.end()) std::rotate(callers, callers + 1, sites.end());
+  if (plan.is_chain() && callers != sites.end()) std::rotate(callers, callers + 1, sites.end());
   if (sites.empty()) return;
   const std::uint32_t degree = degree_for(plan, static_cast<std::uint32_t>(sites.size()));
   const auto inputs = pull_from(target, plan, sites, degree, nullptr, view);
@@ -68,8 +68,8 @@ void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Members
 
 // Returns from how many of `nodes` nodes one node pulls.
 std::uint32_t ReduceTree::degree_for(const Plan& plan, std::uint32_t nodes) const {
-  if (!may_branch(plan.deterministic, plan.share, *plan.meta)) return std::max(nodes, 1U);
-  if (plan.is_unary) return 1;
+  if (!allows_branches(plan.deterministic, plan.share, *plan.meta)) return std::max(nodes, 1U);
+  if (plan.is_chain()) return 1;
   if (config_.reduce_degree > 0) return config_.reduce_degree;
   // A tree is only for a reduce that its caller's node plans, except when the sources' bytes come
   // with the answers to Locate.
@@ -89,10 +89,11 @@ std::uint32_t ReduceTree::degree_for(const Plan& plan, std::uint32_t nodes) cons
 // add a chain at the root, so all other cases use stripes. The root is as far from the caller's
 // node as any other owner.
 NodeId ReduceTree::unary_root(const Plan& plan, const Membership& view) const {
-  const bool may_be =
-      !plan.everywhere && !plan.is_callers && !plan.is_cut_off && config_.reduce_degree <= 1 &&
-      config_.reduce_stripes == 0 && plan.meta->size_bytes > config_.inline_bytes_max &&
-      may_branch(plan.deterministic, plan.share, *plan.meta) && plan.located.size() == plan.count;
+  const bool may_be = !plan.everywhere && !plan.is_callers && plan.may_branch() &&
+                      config_.reduce_degree <= 1 && config_.reduce_stripes == 0 &&
+                      plan.meta->size_bytes > config_.inline_bytes_max &&
+                      allows_branches(plan.deterministic, plan.share, *plan.meta) &&
+                      plan.located.size() == plan.count;
   if (!may_be) return kNoNode;
   NodeId root = kNoNode;
   std::set<NodeId> nodes;
@@ -116,8 +117,7 @@ void ReduceTree::give_up_unary(const ObjectId& target, Plan& plan) {
     parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
   }
   cancel_branches(plan);
-  plan.is_unary = false;
-  plan.is_cut_off = true;
+  plan.branch_use = BranchUse::kNone;
   plan.owners.clear();
   plan.inputs.clear();
   plan.placed = SourceSet{};
@@ -161,7 +161,7 @@ std::optional<ReduceSource> ReduceTree::add_branch(const ObjectId& target, Plan&
                             .incarnation = Incarnation{1},
                             .holder = own_site.front().holder,
                             .is_branch = true};
-  Branch& branch = plan.branches[result.object];
+  ReduceBranch& branch = plan.branches[result.object];
   branch.owner = result.holder;
   branch.limb = limb == nullptr ? result.object : *limb;
   if (limb == nullptr) {
@@ -272,8 +272,8 @@ void ReduceTree::lose_input(const ObjectId& target, Plan& plan, std::uint32_t in
 void ReduceTree::lose_branch(const ObjectId& target, Plan& plan, const ObjectId& branch) {
   const auto known = plan.branches.find(branch);
   if (known == plan.branches.end()) return;
-  if (plan.is_unary) return give_up_unary(target, plan);
-  plan.is_cut_off = true;
+  if (plan.is_chain()) return give_up_unary(target, plan);
+  plan.branch_use = BranchUse::kNone;
   undo_limb(target, plan, ObjectId{known->second.limb});
 }
 

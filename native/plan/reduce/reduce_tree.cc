@@ -33,7 +33,7 @@ std::size_t copies_of(const std::vector<ReduceSource>& located, std::size_t coun
 
 void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membership& view) {
   Plan& plan = plans_[want.target];
-  plan.wanted = true;
+  if (!plan.is_wanted()) plan.stage = Stage::kWanted;
   plan.caller = from;
   plan.op = want.op;
   // The count never shrinks: a want that names fewer sources is untrue, because known members may
@@ -86,7 +86,7 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
   Plan& plan = plans_[report.target];
   if (!report.committed.empty()) {
     if (plan.state.phase == ReducePhase::kCommitted) return;
-    if (!plan.wanted) plan.caller = report.caller;
+    if (!plan.is_wanted()) plan.caller = report.caller;
     plan.target_epoch = report.target_epoch;
     plan.state.phase = ReducePhase::kCommitted;
     plan.state.members = report.committed;
@@ -94,14 +94,15 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
   }
   if (is_callers) {  // it heard of a failure from an earlier home, or planned the reduce
     const bool is_committed = plan.state.phase == ReducePhase::kCommitted;
-    if (is_committed || (plan.wanted && plan.caller != from)) return;
+    if (is_committed || (plan.is_wanted() && plan.caller != from)) return;
     plan.caller = from;
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
     return end(report.target, plan, report.code, report.text);
   }
   if (plan.state.phase == ReducePhase::kFailed) return drop();  // it missed the failure
-  if (plan.wanted && !is_ours(plan)) return;
-  if (!plan.wanted || plan.owners.empty()) {  // an owner of an earlier home: a later epoch follows
+  if (plan.is_wanted() && !is_ours(plan)) return;
+  if (!plan.is_wanted() ||
+      plan.owners.empty()) {  // an owner of an earlier home: a later epoch follows
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
     plan.told.emplace(from, 0);
     return;
@@ -148,7 +149,7 @@ void ReduceTree::handle_node_dead(NodeId node, bool is_certain, const Membership
     for (std::size_t i = 0; i < plan.owners.size(); ++i) {
       if (plan.owners[i] == node) plan.folded.erase(StripeIndex{static_cast<std::uint16_t>(i)});
     }
-    if (plan.has_ended() || !plan.wanted) continue;
+    if (plan.has_ended() || !plan.is_wanted()) continue;
     if (plan.caller == node && is_certain) {
       cancelled_.push_back(target);
       continue;
@@ -164,7 +165,7 @@ void ReduceTree::handle_link_up(NodeId node, const Membership& view) {
   for (auto& [target, plan] : plans_) {
     plan.told.erase(node);
     if (plan.has_ended()) {
-      if (plan.wanted && plan.caller == node) parcels_.push_back({node, plan.state});
+      if (plan.is_wanted() && plan.caller == node) parcels_.push_back({node, plan.state});
     } else {
       for (const auto& [id, branch] : plan.branches) {
         if (branch.owner == node) parcels_.push_back({node, branch.own});
@@ -190,7 +191,7 @@ void ReduceTree::handle_view(const Membership& view) {
     plan.told.clear();
     plan.locating.clear();
     plan.sought = 0;
-    if (plan.wanted && !plan.has_ended() && !view.may_live(plan.caller)) {
+    if (plan.is_wanted() && !plan.has_ended() && !view.may_live(plan.caller)) {
       cancelled_.push_back(target);
     }
   }
@@ -201,7 +202,7 @@ void ReduceTree::handle_recovered(const Membership& view) {
   recovering_ = false;
   std::erase_if(plans_, [&](const auto& entry) {
     const auto& [target, plan] = entry;
-    const bool orphaned = !plan.wanted && !plan.has_ended();
+    const bool orphaned = !plan.is_wanted() && !plan.has_ended();
     if (!orphaned) return false;
     for (const auto& [owner, members] : plan.told) {
       parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
@@ -227,7 +228,7 @@ void ReduceTree::handle_delete(const ObjectId& target) {
   for (const NodeId node : told) {
     parcels_.push_back({node, Drop{target, Incarnation{1}, true}});
   }
-  if (plan.wanted && !plan.has_ended()) {
+  if (plan.is_wanted() && !plan.has_ended()) {
     plan.state.target = target;
     plan.state.target_epoch = plan.target_epoch;
     plan.state.phase = ReducePhase::kFailed;
@@ -242,8 +243,8 @@ void ReduceTree::handle_delete(const ObjectId& target) {
 
 // Every transition of a running reduce, in order.
 void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& view) {
-  if (!plan.wanted || plan.has_ended() || recovering_ || !is_ours(plan)) return;
-  if (plan.is_raised) publish(target, plan);
+  if (!plan.is_wanted() || plan.has_ended() || recovering_ || !is_ours(plan)) return;
+  if (plan.stage == Stage::kRaised) publish(target, plan);
   if (plan.source_count - plan.lost.size() < plan.count) {
     std::string why = "needs " + std::to_string(plan.count) + " of " +
                       std::to_string(plan.source_count) + " sources, and only " +
@@ -263,7 +264,7 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
     return;  // the share is folded where that source is
   }
   choose_owners(target, plan, view);
-  if (plan.is_raised) publish(target, plan);
+  if (plan.stage == Stage::kRaised) publish(target, plan);
   place_located(target, plan, view);
   tell_owners(target, plan);
   if (plan.members.size() < plan.count || plan.folded.size() < plan.owners.size()) return;
@@ -314,13 +315,13 @@ std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& v
 void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Membership& view) {
   const NodeId root = plan.owners.empty() ? unary_root(plan, view) : kNoNode;
   if (root != kNoNode) {
-    plan.is_unary = true;
+    plan.branch_use = BranchUse::kChain;
     plan.owners = {root};
     return raise_epoch(target, plan);
   }
   const std::vector<NodeId> able = able_nodes(plan, view);
   const auto lives = [&](NodeId owner) { return view.is_live(owner); };
-  if (!plan.is_unary && lives(able.front()) &&
+  if (!plan.is_chain() && lives(able.front()) &&
       std::none_of(plan.owners.begin(), plan.owners.end(), lives)) {
     plan.owners.clear();  // no stripe is left, so all are cut anew for the able nodes
   }
@@ -342,7 +343,7 @@ void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Members
 
 // Losing many members at once raises the epoch once. `advance` publishes it.
 void ReduceTree::raise_epoch(const ObjectId& target, Plan& plan) {
-  if (plan.is_raised) return;
+  if (plan.stage == Stage::kRaised) return;
   for (const auto& [node, members] : plan.told) {  // nodes that no longer own a stripe get a Drop
     const bool stays = std::ranges::find(plan.owners, node) != plan.owners.end();
     if (!stays) parcels_.push_back({node, Drop{target, Incarnation{1}, false}});
@@ -350,7 +351,7 @@ void ReduceTree::raise_epoch(const ObjectId& target, Plan& plan) {
   plan.target_epoch = TargetEpoch{plan.target_epoch.value + 1};
   plan.told.clear();
   plan.folded.clear();
-  plan.is_raised = true;
+  plan.stage = Stage::kRaised;
 }
 
 void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {
@@ -371,7 +372,7 @@ void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {
                   .everywhere = plan.everywhere,
                   .members = {},
                   .sealed = plan.placed.count() == plan.count,
-                  .is_unary = plan.is_unary};
+                  .is_unary = plan.is_chain()};
     for (std::size_t i = 0; i < plan.owners.size(); ++i) {
       if (plan.owners[i] == owner) own.owned.emplace_back(static_cast<std::uint16_t>(i));
     }
@@ -416,7 +417,7 @@ void ReduceTree::end(const ObjectId& target, Plan& plan, Code code, std::string 
 // Tells the directory, which tells every holder and waiter. The caller and the owners hear of it
 // from here.
 void ReduceTree::publish(const ObjectId& target, Plan& plan) {
-  plan.is_raised = false;
+  if (plan.stage == Stage::kRaised) plan.stage = Stage::kWanted;
   plan.state.target = target;
   plan.state.target_epoch = plan.target_epoch;
   plan.state.caller = plan.caller;
@@ -426,15 +427,14 @@ void ReduceTree::publish(const ObjectId& target, Plan& plan) {
   // A caller's node that plans its own reduce hears of a failure from the home.
   const bool hears_later = plan.is_callers && is_ours(plan) && plan.has_ended() &&
                            plan.state.phase != ReducePhase::kCommitted;
-  if (plan.wanted && !hears_later) parcels_.push_back({plan.caller, plan.state});
+  if (plan.is_wanted() && !hears_later) parcels_.push_back({plan.caller, plan.state});
   if (plan.state.phase != ReducePhase::kCommitted) return;
   for (const NodeId owner : std::set<NodeId>(plan.owners.begin(), plan.owners.end())) {
     if (owner != plan.caller) parcels_.push_back({owner, plan.state});
   }
 }
 
-// Returns the node that has the member, or kNoNode while the member is not located.
-NodeId ReduceTree::Plan::located_at(std::uint32_t index) const {
+NodeId ReducePlan::located_at(std::uint32_t index) const {
   const auto source = std::find_if(located.begin(), located.end(),
                                    [&](const ReduceSource& each) { return each.index == index; });
   return source == located.end() ? kNoNode : source->holder;
@@ -467,7 +467,7 @@ std::optional<ObjectId> ReduceTree::poll_cancelled() {
 
 void ReduceTree::check_invariants() const {
   for (const auto& [target, plan] : plans_) {
-    if (!plan.wanted) continue;
+    if (!plan.is_wanted()) continue;
     for (const auto& [id, branch] : plan.branches) {
       HOPLITE_CHECK(roots_.at(id) == target && plan.limbs.contains(branch.limb));
     }

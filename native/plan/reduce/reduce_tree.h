@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "plan/directory/directory.h"
-#include "plan/reduce/source_set.h"
+#include "plan/reduce/reduce_plan.h"
 
 namespace hoplite {
 
@@ -53,47 +53,10 @@ class ReduceTree {
   void check_invariants() const;
 
  private:
-  using Site = std::vector<ReduceSource>;  // the sources that one node has
-  struct Branch {
-    NodeId owner;
-    ObjectId limb;  // the branch of the root above it, or itself
-    ReduceOwn own;  // as sent to its owner
-  };
-  struct Plan {
-    bool wanted = false;  // a caller stands behind it; else only known by reports to a new home
-    NodeId caller;
-    ReduceOp op = ReduceOp::kSum;
-    std::uint32_t source_count = 0, count = 0;
-    bool everywhere = false, deterministic = false;
-    std::vector<ReduceSource> arrivals;
-    std::vector<ReduceSource> members;  // the first `count` of them that are not lost
-    std::size_t considered = 0;         // leading arrivals that choose_members has seen
-    std::size_t sought = 0;             // members that are located, or being located
-    std::set<std::uint32_t> arrived;
-    std::map<std::uint32_t, std::string> lost;  // index -> why
-    TargetEpoch target_epoch;
-    Share share;
-    std::optional<ObjectMeta> source_meta;  // of the first source located, and so of all
-    std::optional<ObjectMeta> meta;         // of the result
-    std::map<ObjectId, std::vector<ReduceSource>> locating;  // Locate is in flight
-    std::vector<ReduceSource> located;  // members with their holders, in the order of the answers
-    SourceSet indices;                  // of `located`, of which there may be thousands
-    SourceSet placed;                   // of the located, those in an input or a branch
-    std::vector<ReduceSource> inputs;   // what owners pull: sources, results of branches
-    std::map<ObjectId, Branch> branches;
-    std::map<ObjectId, std::vector<std::uint32_t>> limbs;  // -> the sources in them
-    bool is_callers = false;             // planned by its caller's node, and small
-    bool is_unary = false;               // large, and in one branch below its only owner
-    bool is_cut_off = false;             // a branch was lost on its way: no more branches
-    bool is_raised = false;              // its epoch is new, and is not published yet
-    std::vector<NodeId> owners;          // by stripe; empty: not planned
-    std::map<NodeId, std::size_t> told;  // how many of `inputs` each owner knows in this epoch
-    std::set<StripeIndex> folded;
-    ReduceState state;
-
-    [[nodiscard]] bool has_ended() const { return state.phase != ReducePhase::kRunning; }
-    [[nodiscard]] NodeId located_at(std::uint32_t index) const;
-  };
+  using Plan = ReducePlan;
+  using Site = ReduceSite;
+  using Stage = Plan::Stage;
+  using BranchUse = Plan::BranchUse;
   using Plans = std::map<ObjectId, Plan>;
   void advance(const ObjectId& target, Plan& plan, const Membership& view);
   std::vector<Plans::value_type*> seekers_of(const ObjectId& source);

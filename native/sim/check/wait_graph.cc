@@ -95,9 +95,9 @@ std::set<WaitGraph::Point> WaitGraph::needs(const Point& from) const {
     const auto theirs = waits_.find(wait.sender);
     if (theirs == waits_.end()) continue;
     for (const Wait& other : waits_of(theirs->second, wait.needed.object)) {
-      const bool is_it = other.name.incarnation == wait.needed.incarnation &&
-                         (wait.needed.target_epoch.value == 0 ||
-                          other.name.target_epoch == wait.needed.target_epoch);
+      const bool is_it = other.name.bytes == wait.needed.bytes ||
+                         (wait.needed.bytes.target_epoch.value == 0 &&
+                          other.name.bytes.incarnation == wait.needed.bytes.incarnation);
       const bool lacks = wait.block.value % other.stripe_count == other.stripe.value &&
                          wait.block.value / other.stripe_count >= other.ready;
       if (is_it && lacks)

@@ -14,7 +14,7 @@ constexpr NodeId kNode1{1}, kNode2{2}, kNode3{3};
 
 // A copy that has `ready` blocks and waits for the next one from `sender`.
 Wait receives(const ObjectId& object, NodeId sender, std::uint32_t ready) {
-  const BytesName name{object, Incarnation{1}, {}};
+  const ObjectBytes name{object, {Incarnation{1}, {}}};
   return {name, 1, StripeIndex{0}, ready, sender, name, BlockIndex{ready}};
 }
 
@@ -46,7 +46,7 @@ TEST(WaitGraph, SenderThatHasTheBlockIsNotWaitedFor) {
 TEST(WaitGraph, BytesOfAnotherAttemptAreNotWaitedFor) {
   WaitGraph graph;
   Wait later = receives(kA, kNode1, 3);
-  later.name.incarnation = later.needed.incarnation = Incarnation{2};
+  later.name.bytes.incarnation = later.needed.bytes.incarnation = Incarnation{2};
   graph.set(kNode1, {receives(kA, kNode2, 3)});
   graph.set(kNode2, {later});
   EXPECT_EQ(graph.circle_through(kNode1), std::nullopt);
@@ -65,8 +65,8 @@ TEST(WaitGraph, StripesOfOneObjectWaitApart) {
 }
 
 TEST(WaitGraph, FoldWaitsForItsMemberAndItsReadersForTheFold) {
-  const BytesName target{kB, Incarnation{1}, TargetEpoch{1}};
-  const BytesName member{kA, Incarnation{1}, {}};
+  const ObjectBytes target{kB, {Incarnation{1}, TargetEpoch{1}}};
+  const ObjectBytes member{kA, {Incarnation{1}, {}}};
   const Wait fold{target, 1, StripeIndex{0}, 0, kNode2, member, BlockIndex{0}};
   WaitGraph graph;
   graph.set(kNode1, {fold});

@@ -185,11 +185,12 @@ Here Folds::fold_local(const ObjectId& target, Folding& folding, Accumulator::Me
     return Here::kNothing;
   }
   const bool fits =
-      source.is_here() && (source.committed || source.is_branch) &&
+      source.is_here() && source.finality != Finality::kTentative &&
       own.share.fits(source.meta, own.meta) &&
       (member.source.incarnation.value == 0 || member.source.incarnation == source.incarnation);
-  const bool produced = source.writing || source.is_whole() || source.is_branch;
-  if (member.whole && !source.is_whole() && !source.whole_wanted && !source.writing) {
+  const bool produced =
+      source.is_writing() || source.is_whole() || source.finality == Finality::kBranch;
+  if (member.whole && !source.is_whole() && !source.whole_wanted && !source.is_writing()) {
     source.whole_wanted = true;
     engine_.objects.claim(member.source.object);
   }

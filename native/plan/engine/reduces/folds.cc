@@ -44,11 +44,11 @@ void Folds::handle_reduce_own(NodeId from, const ReduceOwn& own) {
   if (engine_.keeping.is_deleted(own.target, Incarnation{1}))
     return engine_.outgoing.send(from, refusal_of(own));
   LocalObject& object = engine_.objects.make(own.target);
-  if (object.target_epoch > own.target_epoch || object.writing || object.inbound ||
+  if (object.target_epoch > own.target_epoch || object.put_request || object.inbound ||
       (object.target_epoch.value == 0 && object.is_here())) {
     return;
   }
-  if (object.target_epoch.value > 0 && object.committed && object.is_here()) {
+  if (object.target_epoch.value > 0 && object.is_final() && object.is_here()) {
     // The result may be mapped already: committed bytes stay, and the home hears about them.
     return report_committed(own.target);
   }
@@ -83,12 +83,8 @@ void Folds::handle_reduce_own(NodeId from, const ReduceOwn& own) {
     if (!own.is_branch) engine_.transfers.stop_serving(own.target);
     object.stripes.assign(own.stripe_count, LocalStripe{});
   }
-  object.incarnation = Incarnation{1};
-  object.target_epoch = own.target_epoch;
-  object.meta = own.meta;
-  object.committed = false;
-  object.pinned = true;
-  object.is_branch = own.is_branch;
+  object.begin({Incarnation{1}, own.target_epoch}, own.meta, Keep::kMade,
+               own.is_branch ? Finality::kBranch : Finality::kTentative);
   own_stripes(own, folding, object);
   // A node that fetches the result only after the commit would wait for the time of one more copy.
   if (own.everywhere && !own.share.is_share()) object.whole_wanted = true;
@@ -195,7 +191,7 @@ void Folds::publish_folded(const ObjectId& target, Folding& folding) {
     if (engine_.outgoing.fold_bytes_left() == 0) dirty_folds_.insert(target);
     const std::uint32_t before =
         std::exchange(object.stripes[stripe.value].ready, folding.accumulator.final_blocks(stripe));
-    if (object.is_branch) {
+    if (object.finality == Finality::kBranch) {
       const bool is_news = before != object.stripes[stripe.value].ready;
       for (auto it = folds_.begin(); is_news && it != folds_.end(); ++it) {
         if (it->first != target)
@@ -257,7 +253,7 @@ void Folds::handle_reduce_state(NodeId from, const ReduceState& state) {
     if (found == nullptr) return;
   }
   if (state.phase == ReducePhase::kCommitted && state.target_epoch == found->target_epoch &&
-      !found->committed) {
+      !found->is_final()) {
     commit_target(state, *found);
     if (is_ours) report_committed(state.target);
   }
@@ -270,14 +266,14 @@ void Folds::raise_target(const ReduceState& state, LocalObject& object) {
   if (!knows || (folds_.contains(state.target) && state.phase == ReducePhase::kRunning)) return;
   end_fold(state.target);  // committed without us
   engine_.objects.end_put(state.target, object, "made by a reduce");
-  object.target_epoch = state.target_epoch;
-  object.committed = object.pinned = false;
+  object.begin({object.incarnation, state.target_epoch}, object.meta, Keep::kCopy,
+               Finality::kTentative);
   engine_.objects.claim(state.target);
   engine_.objects.forget_if_empty(state.target);
 }
 
 void Folds::commit_target(const ReduceState& state, LocalObject& object) {
-  object.committed = true;
+  object.finality = Finality::kFinal;
   if (const auto fold = folds_.find(state.target); fold != folds_.end()) {
     for (const StripeIndex index : fold->second.accumulator.own().owned) {
       LocalStripe& stripe = object.stripes[index.value];
@@ -358,7 +354,7 @@ void Folds::give_up_folds_of(const ObjectId& source, const std::string& text) {
 void Folds::drop_branches() {
   std::vector<ObjectId> branches;
   for (const auto& [id, object] : engine_.objects.all()) {
-    if (object.is_branch) branches.push_back(id);
+    if (object.finality == Finality::kBranch) branches.push_back(id);
   }
   for (const ObjectId& id : branches) engine_.objects.drop_object(id, Incarnation{1}, false);
 }
