@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from hoplite_ray.errors import InvalidArgumentError
+
 _logger = logging.getLogger(__name__)
 
 _DEFAULT_SHARE = 0.2  # of memory: what is left of it is Ray's (30 %) and the workers'
@@ -18,7 +20,7 @@ _ENVIRONMENT_PREFIX = "HOPLITE_RAY_"
 
 WORLD_TRANSPORTS = ("auto", "tcp", "shared_memory", "nccl")
 
-# Least and largest value of each option; the bounds are those of native/base/limits.h.
+# Least and largest value of each option; the bounds are those of native/node/node_options.cc.
 _RANGES: dict[str, tuple[int, int]] = {
     "arena_bytes": (_ARENA_BYTES_MIN, 1 << 48),
     "broadcast_stripes": (0, 64),
@@ -34,7 +36,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
 _PLACES = ("spill_directory",)
 _NETWORKS = ("rails",)
 _NAMES = (*_RANGES, *_PLACES, *_WORDS, *_NETWORKS)
-_RAILS_MAX = 8  # kRailsMax there
+_RAILS_MAX = 8  # kRailsMax of native/base/limits.h
 # The defaults of a node, in words.
 DEFAULTS: dict[str, str] = {
     "arena_bytes": "20 % of each node's memory, or half of what is free if that is less",
@@ -93,11 +95,11 @@ class Config:
     def from_options(cls, options: Mapping[str, object]) -> Config:
         """Take options by name.
 
-        Raises:  ValueError naming the option, what it may be, and all options there are.
+        Raises:  InvalidArgumentError naming the option, what it may be, and all options there are.
         """
         for name in options:
             if name not in _NAMES:
-                raise ValueError(
+                raise InvalidArgumentError(
                     f"hoplite option {name!r} is unknown; options are {', '.join(_NAMES)}"
                 )
         return cls(**options)  # type: ignore[arg-type]  # __post_init__ checks every value
@@ -106,7 +108,7 @@ class Config:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
         """Take options from HOPLITE_RAY_ARENA_BYTES and so on, as a shell or a container sets them.
 
-        Raises:  ValueError naming the variable and what it may be.
+        Raises:  InvalidArgumentError naming the variable and what it may be.
         """
         environment = os.environ if environment is None else environment
         _warn_of_unknown(environment)
@@ -119,7 +121,7 @@ class Config:
             options[name] = int(text) if _is_integer(text) and name in _RANGES else text
             if not _is_allowed(name, options[name]):
                 wrong = "is no integer" if name in _RANGES and not _is_integer(text) else "is wrong"
-                raise ValueError(
+                raise InvalidArgumentError(
                     f"{variable}={text!r} {wrong}; {_allowed(name)}; correct or unset it"
                 )
         return cls.from_options(options)
@@ -157,26 +159,28 @@ def networks_of(rails: str) -> list[str]:
 def progress_wanted(environment: Mapping[str, str] | None = None) -> bool | None:
     """Return whether this process's long gets show their progress; None: where a person looks.
 
-    Raises:  ValueError if HOPLITE_RAY_PROGRESS is neither 0 nor 1.
+    Raises:  InvalidArgumentError if HOPLITE_RAY_PROGRESS is neither 0 nor 1.
     """
     environment = os.environ if environment is None else environment
     text = environment.get("HOPLITE_RAY_PROGRESS")
     if text in (None, "0", "1"):
         return None if text is None else text == "1"
-    raise ValueError(f"HOPLITE_RAY_PROGRESS={text!r} is neither 0 nor 1; correct or unset it")
+    raise InvalidArgumentError(
+        f"HOPLITE_RAY_PROGRESS={text!r} is neither 0 nor 1; correct or unset it"
+    )
 
 
 def world_transport(environment: Mapping[str, str] | None = None) -> str:
     """Return the transport of a world whose members leave the choice open.
 
-    Raises:  ValueError if HOPLITE_RAY_WORLD_TRANSPORT is none of the words for it.
+    Raises:  InvalidArgumentError if HOPLITE_RAY_WORLD_TRANSPORT is none of the words for it.
     """
     environment = os.environ if environment is None else environment
     _warn_of_unknown(environment)
     text = environment.get("HOPLITE_RAY_WORLD_TRANSPORT", "auto")
     if text in WORLD_TRANSPORTS:
         return text
-    raise ValueError(
+    raise InvalidArgumentError(
         f"HOPLITE_RAY_WORLD_TRANSPORT={text!r} is wrong; it takes "
         f"{' or '.join(map(repr, WORLD_TRANSPORTS))}; correct or unset it"
     )
@@ -209,7 +213,7 @@ def _warn_of_unknown(environment: Mapping[str, str]) -> None:
 def native_value(name: str, value: object) -> int:
     """Return an option's value as the native node takes it, from a command line or a Config.
 
-    Raises:  ValueError if it is no integer, or none of the option's words.
+    Raises:  InvalidArgumentError if it is no integer, or none of the option's words.
     """
     words = _WORDS.get(name, ())
     return words.index(str(value)) if str(value) in words else int(str(value))
@@ -249,7 +253,7 @@ def _is_allowed(name: str, value: object) -> bool:
 
 def _check(name: str, value: object) -> None:
     if not _is_allowed(name, value):
-        raise ValueError(
+        raise InvalidArgumentError(
             f"hoplite option {name!r} is {value!r}; {_allowed(name)}; leave it out for the default"
         )
 
@@ -311,14 +315,14 @@ def _number(file: Path) -> int | None:
 def arena_bytes(config: Config, memory: Memory) -> int:
     """Return the arena's size in whole pages: as configured, or 20 % of memory.
 
-    Raises:  ValueError if that much is not available now, naming both numbers.
+    Raises:  InvalidArgumentError if that much is not available now, naming both numbers.
     """
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     wanted = config.arena_bytes
     if wanted is None:
         wanted = max(_ARENA_BYTES_MIN, int(memory.total_bytes * _DEFAULT_SHARE))
     if wanted > memory.available_bytes:
-        raise ValueError(
+        raise InvalidArgumentError(
             f"an arena of {wanted} bytes does not fit: {memory.available_bytes} of "
             f"{memory.total_bytes} bytes of memory are available; set arena_bytes lower"
         )
@@ -335,7 +339,7 @@ def ray_arena_bytes(config: Config, memory: Memory) -> int:
 
     The default of 20 % shrinks to half of the spare memory. A size that a job asks for does not.
 
-    Raises:  ValueError if that much is not spare now, naming both numbers.
+    Raises:  InvalidArgumentError if that much is not spare now, naming both numbers.
     """
     threshold = ray_memory_threshold()
     spare_bytes = memory.available_bytes - int((1 - threshold) * memory.total_bytes)
@@ -343,7 +347,7 @@ def ray_arena_bytes(config: Config, memory: Memory) -> int:
         wanted = min(memory.total_bytes // 5, max(spare_bytes, 0) // 2)
         return arena_bytes(Config(arena_bytes=max(wanted, _ARENA_BYTES_MIN)), memory)
     if config.arena_bytes > spare_bytes:
-        raise ValueError(
+        raise InvalidArgumentError(
             f"arena_bytes={config.arena_bytes} does not fit: {memory.available_bytes} of "
             f"{memory.total_bytes} bytes of memory are available, and Ray kills workers above "
             f"{threshold:.0%} use; ask for at most {max(spare_bytes, 0)}"

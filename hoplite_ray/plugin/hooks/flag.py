@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hoplite_ray.config import Config, variable_of
+from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.plugin.process import job_options
 from hoplite_ray.plugin.process.job_options import KEY
 
@@ -36,7 +37,7 @@ def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
     if runtime_env is not None and KEY in runtime_env:
         options = runtime_env[KEY]
         if not isinstance(options, Mapping):
-            raise ValueError(
+            raise InvalidArgumentError(
                 f'runtime_env["{KEY}"] must be a dict of options, not '
                 f'{type(options).__name__}: write {{"{KEY}": {{"arena_bytes": 2 << 30}}}}'
             )
@@ -70,7 +71,7 @@ def runtime_env(**options: object) -> dict[str, Any]:
 
     `ray.init` asks one, also under `ray job submit` and `uv run`: these take the flag itself.
 
-    Raises: ValueError for an unknown option or a wrong value.
+    Raises: InvalidArgumentError for an unknown option or a wrong value.
     """
     asked = Config.from_options(options)
     if not _is_joined():

@@ -44,9 +44,9 @@ def init(
              each does. None takes the cluster's.
              ray_init: any other argument of `ray.init`, by its name.
     Returns: what `ray.init` returns.
-    Raises:  InvalidArgumentError for an argument that neither takes, or if `runtime_env` or the
-             submission of this job has the flag, too; ValueError for a wrong value; HopliteError
-             for Ray Client; what `ray.init` raises.
+    Raises:  InvalidArgumentError for a wrong value, for an argument that neither takes, or if
+             `runtime_env` or the submission of this job has the flag, too; HopliteError for Ray
+             Client; what `ray.init` raises.
     Example:
 
         hop.init(arena_bytes=64 << 20, num_cpus=2)

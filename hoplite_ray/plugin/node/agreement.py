@@ -19,7 +19,7 @@ from hoplite_ray import _native
 from hoplite_ray.base.interfaces import interfaces
 from hoplite_ray.config import Config, Memory, ray_arena_bytes
 from hoplite_ray.control.tls import Tls
-from hoplite_ray.errors import WireVersionMismatchError
+from hoplite_ray.errors import InvalidArgumentError, WireVersionMismatchError
 from hoplite_ray.plugin.node import rails
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
@@ -37,8 +37,8 @@ class Resources:
     def find(cls, options: Config) -> Resources:
         """Find what a node with these options needs.
 
-        Raises: ValueError naming the option for which this machine lacks something; ControlError if
-                data_tls is on without Ray's TLS settings.
+        Raises: InvalidArgumentError naming the option for which this machine lacks something;
+                ControlError if data_tls is on without Ray's TLS settings.
         """
         if options.data_tls == "on":
             Tls.for_data()
@@ -62,12 +62,12 @@ class Agreement:
     def find_resources(self) -> Resources:
         """Find what a node of this cluster needs on this machine.
 
-        Raises: as Resources.find; a ValueError says also how to change an option.
+        Raises: as Resources.find; an InvalidArgumentError says also how to change an option.
         """
         try:
             return Resources.find(self.options)
         except ValueError as error:
-            raise ValueError(
+            raise InvalidArgumentError(
                 f"{error}; the first job has fixed the options of all nodes: {self.fixed_by}; "
                 "mend this machine, or keep work that uses the store off it, or restart the Ray "
                 "cluster and fix a value that suits every machine (docs/operate/configure.md)"
@@ -84,8 +84,9 @@ def has_data_tls(asked: Config) -> bool:
 def agree(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) -> Agreement:
     """Fix the cluster's options, or compare `asked` with the fixed ones.
 
-    Raises: ValueError if `asked` differs from them, or if none are fixed and this machine can't
-            start a node with `asked`; ControlError, and WireVersionMismatchError, as ensure_node.
+    Raises: InvalidArgumentError if `asked` differs from them, or if none are fixed and this
+            machine can't start a node with `asked`; ControlError, and WireVersionMismatchError, as
+            ensure_node.
     """
     wanted = asked.explicit()
     stored = values.read("options")
@@ -105,7 +106,7 @@ def agree(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) ->
     for name, value in wanted.items():
         if fixed.get(name) != value:
             present = f"{name}={fixed[name]}" if name in fixed else f"the default {name}"
-            raise ValueError(
+            raise InvalidArgumentError(
                 f"this job asks for {name}={value}, but this cluster's nodes run with {present}, "
                 f"as the first job has fixed it: {fixed_by}; "
                 f"leave {name} out, or restart the Ray cluster; hoplite-ray options shows the rest"
@@ -118,7 +119,7 @@ def _try_to_spill(directory: str) -> None:
     try:
         tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
-        raise ValueError(
+        raise InvalidArgumentError(
             f"spill_directory={directory} takes no file on this machine ({error.strerror}); make "
             f"that directory on every machine of the cluster, for user {os.getuid()} to write to"
         ) from error

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hoplite_ray.config import networks_of
+from hoplite_ray.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ def choose(
 ) -> list[Rail]:
     """Return the rails of this machine, whose `interfaces` have addresses by name.
 
-    Raises: ValueError if no interface has an address in one of the networks; it names all of them.
+    Raises: InvalidArgumentError if no interface has an address in one of the networks; it names
+            all of them.
     """
     if rails is None:
         name = next((n for n, has in interfaces.items() if rays_address in has), "no interface")
@@ -53,7 +55,7 @@ def _find_rail(network: str, interfaces: Mapping[str, Sequence[str]]) -> Rail:
             if ipaddress.ip_address(address) in within:
                 return Rail(address, f"{name}: in {network}, of the option rails")
     present = [f"{name} {address}" for name, has in interfaces.items() for address in has]
-    raise ValueError(
+    raise InvalidArgumentError(
         f"no interface of this machine is in {network}, of the option rails; it has "
         f"{', '.join(present)}: name networks that every node of the cluster is in"
     )

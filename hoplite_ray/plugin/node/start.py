@@ -102,8 +102,8 @@ def ensure_node(
     The caller knows that `lost` is dead. `origins` says where each option in `asked` is from; the
     command `hoplite-ray options` shows it.
 
-    Raises: ValueError if `asked` differs from the cluster's options, or if this machine lacks what
-            they need; ControlError if data_tls is on without Ray's TLS settings;
+    Raises: InvalidArgumentError if `asked` differs from the cluster's options, or if this
+            machine lacks what they need; ControlError if data_tls is on without Ray's TLS settings;
             UnauthenticatedError if another user has made the directory, or started Ray here;
             WireVersionMismatchError if the cluster's nodes are of another release; NodeLostError if
             the node does not start, with its own last words, or if there is no room for it in place

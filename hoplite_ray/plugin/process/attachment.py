@@ -339,9 +339,9 @@ def is_attached() -> bool:
 def attachment(deadline: float | None = None) -> Attachment:
     """Return this process's attachment; make it if there is none for its present Ray node.
 
-    Raises: HopliteError if Ray is not running here; ValueError if the job's options are wrong;
-            UnusableAfterForkError in the child of a connected process; GetTimeoutError if the node
-            has not begun by `deadline`.
+    Raises: HopliteError if Ray is not running here; InvalidArgumentError if the job's options are
+            wrong; UnusableAfterForkError in the child of a connected process; GetTimeoutError if
+            the node has not begun by `deadline`.
     """
     need_ray()
     current = _current

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hoplite_ray.config import Config, variable_of
+from hoplite_ray.errors import InvalidArgumentError
 
 KEY = "hoplite"  # of `ray.init(runtime_env={"hoplite": {...}})`
 
@@ -66,9 +67,9 @@ def is_given() -> bool:
 
 
 def refuse_raw(runtime_env: Mapping[str, Any]) -> None:
-    """Raise ValueError if Ray's own `runtime_env` still has a flag, which no hook consumed."""
+    """Raise InvalidArgumentError if Ray's own `runtime_env` has a flag that no hook consumed."""
     if KEY in runtime_env:
-        raise ValueError(
+        raise InvalidArgumentError(
             f'runtime_env={{"{KEY}": ...}} was not consumed: import hoplite_ray before '
             "ray.init, and give the flag to ray.init, not to a task or an actor; "
             "Ray Client (ray://) consumes none: use 'ray job submit'"
