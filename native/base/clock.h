@@ -5,6 +5,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 
 namespace hoplite {
 
@@ -21,6 +22,12 @@ struct Instant {
   constexpr Instant operator+(Duration d) const { return {ns + d.ns}; }
   constexpr Duration operator-(Instant other) const { return {ns - other.ns}; }
 };
+
+// The earlier of two deadlines, of which either may be none.
+constexpr std::optional<Instant> earlier(const std::optional<Instant>& a,
+                                         const std::optional<Instant>& b) {
+  return !a ? b : !b || *a < *b ? a : b;
+}
 
 inline namespace literals {
 constexpr Duration operator""_us(unsigned long long n) {

@@ -32,13 +32,6 @@ Instant read_clock() {
   return Instant{std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec};
 }
 
-template <typename... Handlers>
-struct Visitor : Handlers... {
-  using Handlers::operator()...;
-};
-template <typename... Handlers>
-Visitor(Handlers...) -> Visitor<Handlers...>;  // clang 14 needs to be told
-
 }  // namespace
 
 // ---- any thread ----
@@ -166,11 +159,9 @@ std::optional<Duration> Node::wait_max() const {
       !commands_.is_empty()) {
     return Duration{0};
   }
-  const auto engine = engine_.poll_timeout();
-  const auto links = parts_.links->poll_timeout();
-  if (!engine && !links) return std::nullopt;
-  const Instant next = !engine ? *links : !links ? *engine : std::min(*engine, *links);
-  return Duration{std::max<std::int64_t>(0, (next - turn_ended_).ns)};
+  const auto next = earlier(engine_.poll_timeout(), parts_.links->poll_timeout());
+  if (!next) return std::nullopt;
+  return Duration{std::max<std::int64_t>(0, (*next - turn_ended_).ns)};
 }
 
 void Node::handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now) {

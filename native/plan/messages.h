@@ -14,6 +14,14 @@
 
 namespace hoplite {
 
+// A visitor of messages, events or actions, made of one lambda for each.
+template <typename... Handlers>
+struct Visitor : Handlers... {
+  using Handlers::operator()...;
+};
+template <typename... Handlers>
+Visitor(Handlers...) -> Visitor<Handlers...>;  // clang 14 needs to be told
+
 // ---- IoEvent: what io/ has seen ----
 
 struct MessageIn {

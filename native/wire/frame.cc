@@ -20,7 +20,7 @@ enum class Family { kUnknown, kLink, kBlock, kMessage };
 constexpr Family family_of(FrameType type) {
   if (type >= FrameType::kHello && type <= FrameType::kPulse) return Family::kLink;
   if (type == FrameType::kBlock) return Family::kBlock;
-  if (type >= FrameType::kClaim && type <= FrameType::kDeleted) return Family::kMessage;
+  if (type >= FrameType::kClaim && type <= FrameType::kLastMessage) return Family::kMessage;
   return Family::kUnknown;
 }
 

@@ -52,6 +52,7 @@ enum class FrameType : std::uint8_t {
   kProgress = 53,
   kResyncWanted = 54,
   kDeleted = 55,
+  kLastMessage = kDeleted,  // raise it with each new message
 };
 
 // The header of every frame.

@@ -124,10 +124,11 @@ void Links::disconnect(NodeId node) {
     Bytes frame;
     encode(LinkFrame{Goodbye{}}, frame);
     control->second.wire.queue_frame(std::move(frame));
-    Budget last_words{kControlFrameBytesMax};
-    std::vector<IoEvent> unheard;
+    Budget control_budget{kControlFrameBytesMax};
+    std::vector<IoEvent> ignored_events;
     // Goodbye may not fit into a full socket: the peer then takes the end for a fault and probes.
-    [[maybe_unused]] const auto sent = control->second.wire.send(node, last_words, unheard);
+    [[maybe_unused]] const auto sent =
+        control->second.wire.send(node, control_budget, ignored_events);
   }
   link.is_wanted = false;
   link.is_announced = false;
@@ -204,8 +205,8 @@ void Links::handle_ready(std::span<const Ready> ready, Budget& blocks, Instant n
     if (found != connections_.end() && found->second.kind == ConnectionKind::kBulk) {
       bulk.push_back(each);
     } else {
-      Budget words{kControlFrameBytesMax};
-      serve(each, words, now);
+      Budget frame_budget{kControlFrameBytesMax};
+      serve(each, frame_budget, now);
     }
   }
   order_by_turns(bulk, next_read_, [](const Ready& each) { return each.token; });
@@ -255,8 +256,8 @@ void Links::receive(std::uint64_t token, Connection& connection, Budget& budget,
     // The poller may report this end before it reports an earlier Goodbye of the peer.
     const auto control = connections_.find(links_.at(connection.peer).control);
     if (received.error().code == Code::kPeerLost && control != connections_.end()) {
-      Budget last_words{kControlFrameBytesMax};
-      receive(control->first, control->second, last_words, now);
+      Budget control_budget{kControlFrameBytesMax};
+      receive(control->first, control->second, control_budget, now);
     }
     fail_connection(token, received.error(), now);
     return;
@@ -289,40 +290,40 @@ Result<void> Links::handle_frame(Connection& connection, FrameIn frame) {
 // The same order as in handle_ready.
 void Links::flush(Budget& blocks, Instant now) {
   std::vector<std::uint64_t> bulk;
-  const auto write = [&](std::uint64_t token, Budget& budget) {
-    const auto found = connections_.find(token);
-    if (found == connections_.end()) return;
-    Connection& connection = found->second;
-    connection.is_dirty = false;
-    const std::uint64_t queued = connection.wire.queued_bytes();
-    auto sent = connection.wire.send(connection.peer, budget, events_);
-    const std::uint64_t left = connection.wire.queued_bytes();
-    // earlier, the deadline belongs to the handshake
-    const bool is_open = connection.phase == Phase::kOpen;
-    const bool is_stalled = left > limits_.queued_bytes_max && left >= queued;
-    if (is_open && !is_stalled) connection.deadline = now + limits_.queue_stalled_max;
-    if (sent && is_open && is_stalled && connection.deadline <= now) {
-      sent = Error{Code::kPeerLost, "the peer takes nothing"};
-    }
-    if (!sent) {
-      fail_connection(token, sent.error(), now);
-    } else {
-      watch(token, connection);
-    }
-  };
   for (const std::uint64_t token : std::exchange(dirty_, {})) {
     const auto found = connections_.find(token);
     if (found != connections_.end() && found->second.kind == ConnectionKind::kBulk) {
       bulk.push_back(token);
     } else {
-      Budget words{kControlFrameBytesMax};
-      write(token, words);
+      Budget frame_budget{kControlFrameBytesMax};
+      write_out(token, frame_budget, now);
     }
   }
   order_by_turns(bulk, next_written_, std::identity{});
   for (const std::uint64_t token : bulk) {
     if (blocks.bytes > 0) next_written_ = token + 1;
-    write(token, blocks);
+    write_out(token, blocks, now);
+  }
+}
+
+void Links::write_out(std::uint64_t token, Budget& budget, Instant now) {
+  const auto found = connections_.find(token);
+  if (found == connections_.end()) return;
+  Connection& connection = found->second;
+  connection.is_dirty = false;
+  const std::uint64_t queued = connection.wire.queued_bytes();
+  auto sent = connection.wire.send(connection.peer, budget, events_);
+  const std::uint64_t left = connection.wire.queued_bytes();
+  const bool is_open = connection.phase == Phase::kOpen;  // else the deadline is the handshake's
+  const bool is_stalled = left > limits_.queued_bytes_max && left >= queued;
+  if (is_open && !is_stalled) connection.deadline = now + limits_.queue_stalled_max;
+  if (sent && is_open && is_stalled && connection.deadline <= now) {
+    sent = Error{Code::kPeerLost, "the peer takes nothing"};
+  }
+  if (!sent) {
+    fail_connection(token, sent.error(), now);
+  } else {
+    watch(token, connection);
   }
 }
 
@@ -502,7 +503,7 @@ void Links::fail_connection(std::uint64_t token, const Error& why, Instant now) 
   const NodeId node = found->second.peer;
   const std::size_t rail_index = found->second.rail.value;
   if (why.code == Code::kBadFrame || why.code == Code::kWrongVersion) ++counters_->frames_bad;
-  if (why.code != Code::kPeerLost && phase != Phase::kProbing) refuse(why, now);
+  if (why.code != Code::kPeerLost && phase != Phase::kProbing) log_refusal(why, now);
   close(token);
   const auto linked = links_.find(node);
   if (linked == links_.end()) return;

@@ -5,10 +5,10 @@
 //    are open. The loss of an open one ends it: LinkDown, then LinkUp after a reconnect. One
 //    control connection carries all its messages, in order. A rail's third connection (liveness)
 //    belongs to no life: Links proves it and hands it over to the liveness thread.
-//  - Without GOODBYE a peer is dead when that thread says so, every rail refuses the dial
-//    (the other side only probes), another incarnation proves itself, or the link stays down.
+//  - Without GOODBYE a peer is dead when that thread says so, every rail refuses the dial (the
+//    other side only probes), another life proves itself, or the link stays down.
 //  - No event of a node reaches the engine before Connect: its open connections wait unread.
-// Design decisions 7 and 19. SPDX-License-Identifier: Apache-2.0
+// Decisions 7 and 19. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,6 @@ class Links {
                                           const std::vector<std::string>& rails, Poller& poller,
                                           const Arena& arena, std::uint64_t first_token);
   [[nodiscard]] const std::vector<std::string>& rails() const { return rails_; }
-
   // ---- deeds ----
   void connect(const Member& member, Instant now);
   void disconnect(NodeId node);  // says GOODBYE
@@ -45,7 +44,6 @@ class Links {
   void open_receive(const OpenReceive& action);
   void close_receive(const CloseReceive& action);
   void send_goodbye();  // to all peers, as far as the kernel takes it at once
-
   // ---- a turn ----
   void handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now);
   void handle_timeout(Instant now);
@@ -53,7 +51,7 @@ class Links {
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
   [[nodiscard]] std::vector<IoEvent> take_events();
   [[nodiscard]] bool has_events() const { return !events_.empty(); }
-  // True if a LinkDown is among the events. The caller first performs what was decided before it.
+  // A LinkDown is among the events. The caller first performs what was decided before it.
   [[nodiscard]] bool has_lost_link() const { return has_lost_link_; }
   [[nodiscard]] LinkCounters counters() const;  // cost: O(connections)
   [[nodiscard]] const std::string& last_refusal() const { return refusals_.last(); }
@@ -86,8 +84,9 @@ class Links {
     bool is_up = false, has_been_up = false, has_said_goodbye = false;
     bool is_announced = false;  // the engine has LinkUp, and no LinkDown is on its way to it
     std::uint32_t attempt = 0;
-    std::uint64_t control = 0;                  // the life's one connection for messages
-    Incarnation incarnation, dead_incarnation;  // of the life in `rails`; of lives that are over
+    std::uint64_t control = 0;     // the life's one connection for messages
+    Incarnation incarnation;       // of the life in `rails`
+    Incarnation dead_incarnation;  // the last one declared dead: no older one comes back
     Instant down_since;
     std::vector<Rail> rails;
   };
@@ -103,6 +102,7 @@ class Links {
   void set_timer(Instant at);
   void close(std::uint64_t token);
   void fail_connection(std::uint64_t token, const Error& why, Instant now);
+  void write_out(std::uint64_t token, Budget& budget, Instant now);
   void mark_dirty(std::uint64_t token, Connection& connection);
   void watch(std::uint64_t token, Connection& connection);
   void serve(const Ready& ready, Budget& budget, Instant now);
@@ -122,7 +122,7 @@ class Links {
   void send_handshake(Connection& connection);
   void adopt(std::uint64_t token, Connection& connection, Instant now);
   [[nodiscard]] Result<void> join_life(std::uint64_t token, Connection& connection, Instant now);
-  void refuse(const Error& why, Instant now);
+  void log_refusal(const Error& why, Instant now);
   std::uint64_t add(UniqueFd fd, Phase phase, Interest interest, Instant now);
 
   std::unique_ptr<Identity> identity_;

@@ -12,9 +12,9 @@ namespace hoplite {
 void Links::hand_over(std::uint64_t token, Connection& connection, Instant now) {
   const NodeId node = connection.peer;
   const RailId rail = connection.rail;
-  Budget last_words{kControlFrameBytesMax};
-  std::vector<IoEvent> unheard;
-  auto ready = connection.wire.send(node, last_words, unheard);  // the dialler's Proof
+  Budget control_budget{kControlFrameBytesMax};
+  std::vector<IoEvent> ignored_events;
+  auto ready = connection.wire.send(node, control_budget, ignored_events);  // the dialler's Proof
   if (ready && connection.wire.has_output()) {
     ready = Error{Code::kPeerLost, "the peer takes nothing"};
   }

@@ -57,14 +57,16 @@ void Links::accept_all(Listener& listener, Instant now) {
     if (!accepted) return;
     if (!accepted->is_open()) {
       ++counters_->connections_refused;
-      refuse({Code::kUnauthenticated, "a connection was sent away: no descriptor is left"}, now);
+      log_refusal({Code::kUnauthenticated, "a connection was sent away: no descriptor is left"},
+                  now);
       continue;
     }
     const auto from = remote_address(accepted->value());
     if (!from) continue;  // it is gone already
     if (newcomers_.is_full()) {
       ++counters_->connections_refused;
-      refuse({Code::kUnauthenticated, "too many connections that have not proven themselves"}, now);
+      log_refusal({Code::kUnauthenticated, "too many connections that have not proven themselves"},
+                  now);
       const auto displaced = newcomers_.eviction_candidate();
       if (!displaced) continue;
       close(*displaced);
@@ -82,7 +84,7 @@ void Links::start_dial(NodeId node, Link& link, std::size_t rail_index, Connecti
                        Instant now) {
   auto address = parse_address(link.member.rails[rail_index]);
   if (!address) {
-    refuse(address.error(), now);
+    log_refusal(address.error(), now);
     return;
   }
   const SocketAddress& source = addresses_[std::min(rail_index, addresses_.size() - 1)];
@@ -302,7 +304,7 @@ Result<void> Links::join_life(std::uint64_t token, Connection& connection, Insta
   return {};
 }
 
-void Links::refuse(const Error& why, Instant now) {
+void Links::log_refusal(const Error& why, Instant now) {
   if (const auto line = refusals_.handle_refusal(why.text, now)) {
     std::fprintf(stderr, "hoplite_ray: %s\n", line->c_str());
   }

@@ -61,12 +61,12 @@ Result<void> RailConnection::send(NodeId to, Budget& budget, std::vector<IoEvent
     auto sent =
         !frames_.empty() && !in_block ? send_frames(budget) : send_blocks(to, budget, events);
     if (!sent) return sent.error();
-    if (!*sent) break;
+    if (*sent == Sent::kSocketFull) break;
   }
   return {};
 }
 
-Result<bool> RailConnection::send_frames(Budget& budget) {
+Result<RailConnection::Sent> RailConnection::send_frames(Budget& budget) {
   std::array<iovec, kFramesPerSend> parts{};
   std::size_t count = 0;
   std::size_t wanted = 0;
@@ -90,10 +90,11 @@ Result<bool> RailConnection::send_frames(Budget& budget) {
     ++place_.counters->frames_sent;
   }
   frame_sent_ = sent;
-  return !is_full;
+  return is_full ? Sent::kSocketFull : Sent::kAll;
 }
 
-Result<bool> RailConnection::send_blocks(NodeId to, Budget& budget, std::vector<IoEvent>& events) {
+Result<RailConnection::Sent> RailConnection::send_blocks(NodeId to, Budget& budget,
+                                                         std::vector<IoEvent>& events) {
   std::array<iovec, 2 * kBlocksPerSend> parts{};
   std::size_t count = 0;
   std::uint64_t wanted = 0;
@@ -128,7 +129,7 @@ Result<bool> RailConnection::send_blocks(NodeId to, Budget& budget, std::vector<
     ++place_.counters->blocks_sent;
     blocks_.pop_front();
   }
-  return sent == wanted;
+  return sent == wanted ? Sent::kAll : Sent::kSocketFull;
 }
 
 // ---- in ----
@@ -175,19 +176,19 @@ Result<void> RailConnection::receive_frames(ReadAhead ahead, Budget& budget,
     for (;;) {
       auto parsed = parse_frame(frames);
       if (!parsed) return parsed.error();
-      if (!*parsed) break;
+      if (*parsed == Parsed::kNeedsMore) break;
       if (ahead == ReadAhead::kNone) return {};
     }
   }
   return {};
 }
 
-Result<bool> RailConnection::parse_frame(std::vector<FrameIn>& frames) {
+Result<RailConnection::Parsed> RailConnection::parse_frame(std::vector<FrameIn>& frames) {
   const std::span<const std::byte> here = std::span(input_).subspan(input_read_);
   if (here.size() < kFrameHeaderBytes) {
     input_.erase(input_.begin(), input_.begin() + static_cast<std::ptrdiff_t>(input_read_));
     input_read_ = 0;
-    return false;
+    return Parsed::kNeedsMore;
   }
   auto header = decode_header(here);
   if (!header) return header.error();
@@ -199,7 +200,7 @@ Result<bool> RailConnection::parse_frame(std::vector<FrameIn>& frames) {
   if (here.size() < whole) {
     input_.erase(input_.begin(), input_.begin() + static_cast<std::ptrdiff_t>(input_read_));
     input_read_ = 0;
-    return false;
+    return Parsed::kNeedsMore;
   }
   auto frame =
       decode_body(*header, here.subspan(kFrameHeaderBytes, header->body_bytes), &received_layouts_);
@@ -208,7 +209,7 @@ Result<bool> RailConnection::parse_frame(std::vector<FrameIn>& frames) {
   frames.push_back({std::move(*frame), Bytes(payload.begin(), payload.end())});
   ++place_.counters->frames_received;
   input_read_ += whole;
-  return true;
+  return Parsed::kFrame;
 }
 
 // A single sender gets the window that the kernel gives it; several senders share

@@ -101,9 +101,11 @@ class RailConnection {
     SendBlock block;
     bool is_started = false;
   };
-  [[nodiscard]] Result<bool> send_frames(Budget& budget);  // false: the socket is full
-  [[nodiscard]] Result<bool> send_blocks(NodeId to, Budget& budget, std::vector<IoEvent>& events);
-  [[nodiscard]] Result<bool> parse_frame(std::vector<FrameIn>& frames);  // false: more is needed
+  enum class Sent : std::uint8_t { kAll, kSocketFull };
+  enum class Parsed : std::uint8_t { kFrame, kNeedsMore };
+  [[nodiscard]] Result<Sent> send_frames(Budget& budget);
+  [[nodiscard]] Result<Sent> send_blocks(NodeId to, Budget& budget, std::vector<IoEvent>& events);
+  [[nodiscard]] Result<Parsed> parse_frame(std::vector<FrameIn>& frames);
   [[nodiscard]] std::size_t frame_bytes_missing() const;
   [[nodiscard]] Result<void> begin_block(NodeId from);
   [[nodiscard]] Result<void> end_block(NodeId from, std::vector<IoEvent>& events);

@@ -246,7 +246,7 @@ std::optional<Sender::Next> Sender::poll_block(const LocalObjects& objects, Rail
     }
     const auto rail = rails.take(to, block.size_bytes, now);
     if (!rail) {
-      if (borrowed) inventory.give_back(*borrowed);
+      if (borrowed) inventory.release_borrowed(*borrowed);
       return std::nullopt;
     }
     Next next{.block = {.to = to, .rail = *rail, .header = {}, .extent = object.in_arena(block)},

@@ -4,8 +4,8 @@
 // - Its receivers take turns, a block each, so that the stripes of a reduce get along evenly.
 // - Each node begins with the receiver after itself, so that not all send to the same one.
 // Blocks of several objects that one receiver folds together are combined here, and sent as one.
-// Invariant: a block is sent only with a credit and when it is here. SPDX-License-Identifier:
-// Apache-2.0
+// Invariant: a block is sent only with a credit and when it is here.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>

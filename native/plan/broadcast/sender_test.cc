@@ -199,7 +199,7 @@ TEST_F(CombiningSender, SendsOneBlockForThoseOfSeveralObjects) {
   for (const BlockTicket ticket : tickets) {
     const auto sent = sender_.handle_sent(kB, ticket);
     ASSERT_TRUE(sent && sent->borrowed);
-    inventory_.give_back(*sent->borrowed);
+    inventory_.release_borrowed(*sent->borrowed);
   }
   EXPECT_EQ(inventory_.used_bytes(), 0U);
 }

@@ -140,10 +140,8 @@ std::optional<Parcel> Deletions::poll_parcel() {
 }
 
 std::optional<Instant> Deletions::poll_timeout() const {
-  std::optional<Instant> earliest = ended_.poll_timeout();
-  if (order_.empty()) return earliest;
-  const Instant oldest = under_way_.at(order_.front()).until;
-  return earliest ? std::min(*earliest, oldest) : oldest;
+  if (order_.empty()) return ended_.poll_timeout();
+  return earlier(ended_.poll_timeout(), under_way_.at(order_.front()).until);
 }
 
 void Deletions::check_invariants() const {

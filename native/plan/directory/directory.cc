@@ -34,12 +34,12 @@ bool is_whole(const std::vector<DirectoryEntry::Edge>& stripes) {
 // entry. Otherwise a receiver would be sent a copy that already exists.
 void Directory::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now,
                              const std::optional<Claim>& copy) {
-  hear(from, claim, epoch, now);
-  if (copy) hear(config_.node, *copy, epoch, now);
+  apply_claim(from, claim, epoch, now);
+  if (copy) apply_claim(config_.node, *copy, epoch, now);
   service(claim.object, now);
 }
 
-void Directory::hear(NodeId from, const Claim& claim, Epoch epoch, Instant now) {
+void Directory::apply_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now) {
   const bool is_admitted = deletions_.admit(from, claim, entries_.contains(claim.object), now);
   send_of_deletions();
   if (!is_admitted) return;
@@ -255,12 +255,12 @@ void Directory::handle_delete(NodeId from, const Delete& request, Instant now) {
     send_of_deletions();
     return service(request.object, now);
   }
-  bury(from, request, entry, now);
+  begin_deletion(from, request, entry, now);
 }
 
 // Deletes the object everywhere and refuses late claims. The node that asks has already dropped its
 // own copy.
-void Directory::bury(NodeId from, const Delete& request, Entry& entry, Instant now) {
+void Directory::begin_deletion(NodeId from, const Delete& request, Entry& entry, Instant now) {
   const ObjectId object = request.object;
   const Incarnation upto =
       request.upto.value > 0 ? request.upto : std::max(entry.incarnation, Incarnation{1});
@@ -472,10 +472,8 @@ std::optional<Parcel> Directory::poll_parcel() {
 }
 
 std::optional<Instant> Directory::poll_timeout() const {
-  std::optional<Instant> earliest = deletions_.poll_timeout();
-  if (timers_.empty()) return earliest;
-  const Instant entry = timers_.begin()->first;
-  return earliest ? std::min(*earliest, entry) : entry;
+  if (timers_.empty()) return deletions_.poll_timeout();
+  return earlier(deletions_.poll_timeout(), timers_.begin()->first);
 }
 
 std::size_t Directory::entry_count() const {

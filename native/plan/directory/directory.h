@@ -66,7 +66,7 @@ class Directory {
   using Holder = Entry::Holder;
   using Query = Entry::Query;
   // claims (directory.cc)
-  void hear(NodeId from, const Claim& claim, Epoch epoch, Instant now);
+  void apply_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now);
   bool end_silence(NodeId node, Instant now);
   [[nodiscard]] Instant grace_end(Instant since) const;
   bool adopt_identity(NodeId from, const Claim& claim, Entry& entry);
@@ -78,7 +78,7 @@ class Directory {
   void break_cycles(Entry& entry, NodeId node);
   void restart(Entry& entry, bool keep_waiting);
   void remove_node(NodeId node, Instant now);
-  void bury(NodeId from, const Delete& request, Entry& entry, Instant now);
+  void begin_deletion(NodeId from, const Delete& request, Entry& entry, Instant now);
   void forget(const ObjectId& object);
   void send_of_deletions();
 

@@ -81,7 +81,7 @@ void Directory::service(const ObjectId& object, Instant now) {
     // No owner is left to delete the object. A reduce's plan goes with it.
     const Delete request{object, entry.orphaned_upto};
     send(config_.node, request);
-    return bury(kNoNode, request, entry, now);
+    return begin_deletion(kNoNode, request, entry, now);
   }
   if (entry.lost) {
     // A member of this view or a newer one may have put the object again: hear all claims first.

@@ -83,7 +83,7 @@ void Objects::handle_get(const Waiter& waiter, const GetCommand& get) {
 }
 
 void Objects::handle_release(ClientId client, const ReleaseCommand& release) {
-  unpin(release.object, release.incarnation, client, false);
+  unpin(release.object, release.incarnation, client, Pins::kOne);
 }
 
 void Objects::handle_cancel(const Waiter& waiter, const CancelCommand& cancel) {
@@ -99,7 +99,7 @@ void Objects::handle_cancel(const Waiter& waiter, const CancelCommand& cancel) {
   }
   for (const Incarnation incarnation : ended) free_retired(id, incarnation);
   LocalObject* const found = find(id);
-  if (found != nullptr) take_back(id, *found, waiter);
+  if (found != nullptr) cancel_request(id, *found, waiter);
 }
 
 void Objects::handle_client_lost(ClientId client) {
@@ -123,16 +123,16 @@ void Objects::handle_client_lost(ClientId client) {
   }
   for (const auto& [id, waiter] : asked) {
     LocalObject* const there = find(id);
-    if (there != nullptr) take_back(id, *there, waiter);
+    if (there != nullptr) cancel_request(id, *there, waiter);
   }
   for (const auto& [id, waiter] : waiting) {
     handle_cancel(waiter, CancelCommand{id});
   }
-  for (const auto& [id, incarnation] : pinned) unpin(id, incarnation, client, true);
+  for (const auto& [id, incarnation] : pinned) unpin(id, incarnation, client, Pins::kAll);
 }
 
 // Takes back a client's request for this object, if it has one. The object may be gone afterwards.
-void Objects::take_back(ObjectId id, LocalObject& object, const Waiter& waiter) {
+void Objects::cancel_request(ObjectId id, LocalObject& object, const Waiter& waiter) {
   const bool is_put = object.put_request == waiter;
   const bool answered = is_put && object.extent;  // by Reserved
   const auto waiting = std::find(object.waiters.begin(), object.waiters.end(), waiter);
@@ -149,7 +149,7 @@ void Objects::take_back(ObjectId id, LocalObject& object, const Waiter& waiter) 
   }
   if (!answered) engine_.outgoing.reply(waiter, Error{Code::kCancelled, "cancelled by the caller"});
   claim(id);
-  abandon(id);
+  drop_unwanted(id);
 }
 
 }  // namespace hoplite

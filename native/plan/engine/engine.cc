@@ -6,17 +6,6 @@
 #include "plan/engine/owners.h"
 
 namespace hoplite {
-namespace {
-
-template <typename... Fs>
-struct Overload : Fs... {
-  using Fs::operator()...;
-};
-template <typename... Fs>
-Overload(Fs...) -> Overload<Fs...>;
-
-}  // namespace
-
 // Passes each event to the part that owns what it is about, and then settles.
 class Engine::State : private Owners {
  public:
@@ -76,38 +65,38 @@ void Engine::check_invariants() const { state_->check_invariants(); }
 
 void Engine::State::handle_command(const Command& command) {
   const Waiter waiter{command.client, command.request};
-  std::visit(
-      Overload{
-          [&](const PutCommand& put) { objects.handle_put(waiter, put); },
-          [&](const WroteCommand& wrote) { objects.handle_wrote(waiter, wrote); },
-          [&](const GetCommand& get) { objects.handle_get(waiter, get); },
-          [&](const ReleaseCommand& release) { objects.handle_release(command.client, release); },
-          [&](const DeleteCommand& remove) { keeping.handle_delete(waiter, remove); },
-          [&](const ReduceCommand& reduce) { calls.handle_reduce(waiter, reduce); },
-          [&](const ReduceSourceCommand& source) { calls.handle_reduce_source(source); },
-          [&](const CancelCommand& cancel) { objects.handle_cancel(waiter, cancel); },
-          [&](const ClientLostCommand&) { objects.handle_client_lost(command.client); },
-          [&](const SetViewCommand& view) { handle_set_view(view); },
-          [&](const ListCommand& list) { overview.handle_list(command.request, list); },
-          [&](const OrphanCommand& orphan) { keeping.handle_orphan(waiter, orphan); },
-          [&](const DrainCommand&) { peers.handle_drain(); }},
-      command.body);
+  std::visit(Visitor{[&](const PutCommand& put) { objects.handle_put(waiter, put); },
+                     [&](const WroteCommand& wrote) { objects.handle_wrote(waiter, wrote); },
+                     [&](const GetCommand& get) { objects.handle_get(waiter, get); },
+                     [&](const ReleaseCommand& release) {
+                       objects.handle_release(command.client, release);
+                     },
+                     [&](const DeleteCommand& remove) { keeping.handle_delete(waiter, remove); },
+                     [&](const ReduceCommand& reduce) { calls.handle_reduce(waiter, reduce); },
+                     [&](const ReduceSourceCommand& source) { calls.handle_reduce_source(source); },
+                     [&](const CancelCommand& cancel) { objects.handle_cancel(waiter, cancel); },
+                     [&](const ClientLostCommand&) { objects.handle_client_lost(command.client); },
+                     [&](const SetViewCommand& view) { handle_set_view(view); },
+                     [&](const ListCommand& list) { overview.handle_list(command.request, list); },
+                     [&](const OrphanCommand& orphan) { keeping.handle_orphan(waiter, orphan); },
+                     [&](const DrainCommand&) { peers.handle_drain(); }},
+             command.body);
 }
 
 void Engine::State::handle_io(const IoEvent& event) {
-  std::visit(Overload{[&](const MessageIn& in) { handle_message(in); },
-                      [&](const BlockLanded& landed) { transfers.handle_block_landed(landed); },
-                      [&](const BlockSent& sent) { transfers.handle_block_sent(sent); },
-                      [&](const LinkUp& up) { peers.handle_link_up(up); },
-                      [&](const LinkDown& down) { peers.handle_link_down(down); },
-                      [&](const PeerDead& dead) { peers.handle_peer_dead(dead); },
-                      [&](const SpillDone& done) { spills.handle_spill_done(done); }},
+  std::visit(Visitor{[&](const MessageIn& in) { handle_message(in); },
+                     [&](const BlockLanded& landed) { transfers.handle_block_landed(landed); },
+                     [&](const BlockSent& sent) { transfers.handle_block_sent(sent); },
+                     [&](const LinkUp& up) { peers.handle_link_up(up); },
+                     [&](const LinkDown& down) { peers.handle_link_down(down); },
+                     [&](const PeerDead& dead) { peers.handle_peer_dead(dead); },
+                     [&](const SpillDone& done) { spills.handle_spill_done(done); }},
              event);
 }
 
 void Engine::State::receive(NodeId from, const Message& message, Bytes payload) {
   std::visit(
-      Overload{
+      Visitor{
           [&](const Claim& claim) {
             home.handle_claim(from, claim, message.view_epoch, std::move(payload));
           },
@@ -194,7 +183,7 @@ std::optional<Instant> Engine::State::poll_timeout() const {
   for (const auto& at :
        {directory.poll_timeout(), inventory.poll_timeout(), transfers.next_deadline(),
         folds.next_deadline(), calls.next_deadline(), keeping.next_forgetting()}) {
-    if (at && (!earliest || *at < *earliest)) earliest = at;
+    earliest = earlier(earliest, at);
   }
   return earliest;
 }

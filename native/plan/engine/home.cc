@@ -33,7 +33,7 @@ std::optional<Claim> Home::copy_small(const Claim& claim, Bytes payload) {
   // Nothing holds back the nodes whose puts bring such copies. A copy is therefore made at once or
   // not at all.
   if (stored != nullptr && !stored->is_wanted()) {
-    engine_.objects.drop_object(claim.object, claim.incarnation, false);
+    engine_.objects.drop_object(claim.object, claim.incarnation, Cause::kLost);
   }
   return std::nullopt;
 }

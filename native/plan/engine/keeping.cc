@@ -46,7 +46,7 @@ void Keeping::delete_everywhere(const ObjectId& id, Incarnation upto) {
     engine_.objects.fail_waiters(*found, Code::kObjectLost,
                                  "object " + short_name(id) + " was deleted");
   }
-  engine_.objects.drop_object(id, here, true);
+  engine_.objects.drop_object(id, here, Cause::kDeleted);
   engine_.objects.forget_if_empty(id);
   // The home may end the deletion, and forget it, before it hears the question.
   if (ends_question) engine_.calls.note_arrival(id, nullptr);
@@ -85,7 +85,8 @@ void Keeping::handle_drop(NodeId from, const Drop& drop) {
   LocalObject* const found = engine_.objects.find(drop.object);
   const bool is_later = found != nullptr && found->incarnation > drop.upto;
   const bool is_left = found == nullptr || is_later;
-  engine_.objects.drop_object(drop.object, drop.upto, drop.deleted);
+  engine_.objects.drop_object(drop.object, drop.upto,
+                              drop.deleted ? Cause::kDeleted : Cause::kLost);
   if (!drop.deleted) return;
   if (!is_later && engine_.calls.find_question(drop.object) != nullptr)
     engine_.calls.note_arrival(drop.object, nullptr);
@@ -217,8 +218,7 @@ void Keeping::forget_old() {
 std::optional<Instant> Keeping::next_forgetting() const {
   std::optional<Instant> earliest = deletes_.poll_timeout();
   for (const RecentObjects* recent : {&tombstones_, &gone_, &orphans_}) {
-    const auto at = recent->poll_timeout();
-    if (at && (!earliest || *at < *earliest)) earliest = at;
+    earliest = earlier(earliest, recent->poll_timeout());
   }
   return earliest;
 }

@@ -17,7 +17,7 @@ void Objects::handle_lost(NodeId from, const Lost& lost) {
   const bool is_senders = is_pulled && lost.code == Code::kStoreFull;
   if (!is_homes && !is_senders) return;
   if (is_senders) {
-    engine_.folds.give_up_folds_of(lost.object, lost.text);
+    engine_.folds.fail_folds_of(lost.object, lost.text);
   } else {
     engine_.calls.note_arrival(lost.object, nullptr);
   }
@@ -26,7 +26,7 @@ void Objects::handle_lost(NodeId from, const Lost& lost) {
   LocalObject& object = *found;
   if (lost.code == Code::kDuplicateObject) {
     fail_waiters(object, lost.code, lost.text);
-    return drop_object(lost.object, object.incarnation, false);
+    return drop_object(lost.object, object.incarnation, Cause::kLost);
   }
   if (object.is_late_copy()) return;  // a claim that wants it would get the same answer
   if (object.is_whole() || object.put_request || object.inbound) return claim(lost.object);
@@ -48,7 +48,7 @@ void Objects::claim(const ObjectId& id) {
   engine_.keeping.note_sole(id);
   const NodeId home = engine_.peers.home_of(id);
   LocalObject* const found = find(id);
-  if (found != nullptr && rank_of(id, *found) != engine_.inventory.rank(id)) note_use(id);
+  if (found != nullptr && eviction_rank(id, *found) != engine_.inventory.rank(id)) note_use(id);
   Claim said;
   said.object = id;
   std::optional<Extent> payload;
@@ -189,11 +189,11 @@ void Objects::take_range(const Admitted& admitted) {
 
 void Objects::refuse_range(const ObjectId& id, std::uint64_t size_bytes) {
   const ObjectId name = engine_.folds.take_slot_key(id).value_or(id);
-  give_up(name, engine_.overview.full_text(name, size_bytes));
+  fail_without_room(name, engine_.overview.full_text(name, size_bytes));
 }
 
 // Gives up an object or a fold that gets no room, here or at its sender.
-void Objects::give_up(const ObjectId& name, const std::string& text) {
+void Objects::fail_without_room(const ObjectId& name, const std::string& text) {
   engine_.folds.fail_fold(name, text);
   LocalObject* const found = find(name);
   if (found == nullptr) return;
@@ -202,7 +202,7 @@ void Objects::give_up(const ObjectId& name, const std::string& text) {
     fail_waiters(object, Code::kStoreFull, text);
     object.whole_wanted = false;
     engine_.transfers.fail_readers(name, text);
-    return engine_.folds.give_up_folds_of(name, text);
+    return engine_.folds.fail_folds_of(name, text);
   }
   if (object.put_request)
     engine_.outgoing.reply(*object.put_request, Error{Code::kStoreFull, text});
@@ -252,12 +252,12 @@ void Objects::fail_waiters(LocalObject& object, Code code, const std::string& te
   object.waiters.clear();
 }
 
-bool Objects::is_free_to_go(const ObjectId& id, const LocalObject& object) const {
-  return object.is_idle_copy() && !engine_.transfers.serves(id);
+bool Objects::is_evictable(const ObjectId& id, const LocalObject& object) const {
+  return object.may_leave() && !engine_.transfers.serves(id);
 }
 
-std::optional<Rank> Objects::rank_of(const ObjectId& id, const LocalObject& object) const {
-  if (is_free_to_go(id, object)) return object.orphaned ? Rank::kOrphan : Rank::kCopy;
+std::optional<Rank> Objects::eviction_rank(const ObjectId& id, const LocalObject& object) const {
+  if (is_evictable(id, object)) return object.orphaned ? Rank::kOrphan : Rank::kCopy;
   if (engine_.spills.may_spill(id, object)) return Rank::kPinned;
   return std::nullopt;
 }
@@ -267,7 +267,7 @@ void Objects::note_use(const ObjectId& id) {
   LocalObject* const found = find(id);
   if (found == nullptr) return;
   const LocalObject& object = *found;
-  if (const auto rank = rank_of(id, object)) {
+  if (const auto rank = eviction_rank(id, object)) {
     engine_.inventory.mark_evictable(id, *object.extent, *rank);
   } else {
     engine_.inventory.mark_needed(id);
@@ -278,7 +278,8 @@ void Objects::note_use(const ObjectId& id) {
 // range that a client still writes stays until that client reports that it is done.
 void Objects::void_bytes(const ObjectId& id, LocalObject& object) {
   for (LocalStripe& stripe : object.stripes) {
-    if (stripe.state == StripeState::kReceiving) engine_.transfers.end_pull(stripe.transfer, true);
+    if (stripe.state == StripeState::kReceiving)
+      engine_.transfers.end_pull(stripe.transfer, Notice::kTellSender);
   }
   object.stripes.clear();
   object.written_bytes = 0;
@@ -324,14 +325,14 @@ void Objects::forget_if_empty(const ObjectId& id) {
 
 // Drops a part of an object that no request here wants any more. The part would neither grow nor be
 // evicted, and its receivers would wait for the rest.
-void Objects::abandon(const ObjectId& id) {
+void Objects::drop_unwanted(const ObjectId& id) {
   LocalObject* const found = find(id);
   if (found == nullptr) return;
   LocalObject& object = *found;
   if (object.is_wanted() || object.is_whole() || object.put_request || object.inbound) return;
   // The stripes of a fold stay; receivers of other stripes ask the home again.
   if (engine_.folds.is_folding(id)) return engine_.transfers.stop_serving(id);
-  if (object.is_pinned() || object.is_idle_copy()) return;
+  if (object.is_pinned() || object.may_leave()) return;
   void_bytes(id, object);
   forget_if_empty(id);
 }
@@ -350,8 +351,8 @@ void Objects::end_put(const ObjectId& id, LocalObject& object, const char* what_
 }
 
 // Drops bytes because the home says so, or because this node decided it.
-void Objects::drop_object(const ObjectId& id, Incarnation upto, bool deleted) {
-  if (deleted) {
+void Objects::drop_object(const ObjectId& id, Incarnation upto, Cause cause) {
+  if (cause == Cause::kDeleted) {
     engine_.keeping.note_deleted(id, upto);
     engine_.calls.forget_failure(id);
     engine_.folds.erase_outcome(id);
@@ -363,10 +364,10 @@ void Objects::drop_object(const ObjectId& id, Incarnation upto, bool deleted) {
   const bool was_put = object.put_request || object.inbound;
   engine_.folds.end_fold(id);
   end_put(id, object, "deleted");
-  if (deleted) engine_.keeping.forget_gone(id);  // the home ends all of its leases
+  if (cause == Cause::kDeleted) engine_.keeping.forget_gone(id);  // the home ends all of its leases
   object.begin({}, {}, Keep::kCopy, Finality::kFinal);
   object.adopting = false;
-  if (deleted) object.whole_wanted = false;
+  if (cause == Cause::kDeleted) object.whole_wanted = false;
   engine_.folds.erase_outcome(id);
   engine_.folds.note_here(id);
   if (object.is_wanted()) claim(id);
@@ -388,11 +389,11 @@ void Objects::free_retired(const ObjectId& id, Incarnation incarnation) {
   retired_.erase(first, last);
 }
 
-void Objects::unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all) {
+void Objects::unpin(const ObjectId& id, Incarnation incarnation, ClientId client, Pins which) {
   const auto take = [&](std::map<ClientId, std::uint32_t>& pins) {
     const auto pin = pins.find(client);
     if (pin == pins.end()) return false;
-    if (all || --pin->second == 0) pins.erase(pin);
+    if (which == Pins::kAll || --pin->second == 0) pins.erase(pin);
     return true;
   };
   const auto [first, last] = retired_.equal_range({id, incarnation});
@@ -429,7 +430,7 @@ void Objects::check_invariants() const {
   for (const auto& [id, object] : objects_) {
     if (object.extent) add(*object.extent);
     HOPLITE_CHECK(!(object.extent && engine_.inventory.is_waiting(id)));
-    HOPLITE_CHECK(engine_.inventory.rank(id) == rank_of(id, object));
+    HOPLITE_CHECK(engine_.inventory.rank(id) == eviction_rank(id, object));
     waiters += object.waiters.size();
     orphaned_bytes += object.orphaned_bytes();
   }

@@ -21,6 +21,9 @@ namespace hoplite {
 
 struct Owners;
 
+enum class Pins : std::uint8_t { kOne, kAll };        // of one client
+enum class Cause : std::uint8_t { kDeleted, kLost };  // of an object's end here
+
 struct Retired {  // bytes without a name that are still mapped, sent or written
   Extent extent;
   std::map<ClientId, std::uint32_t> pins;
@@ -33,7 +36,7 @@ class Objects {
 
   explicit Objects(Owners& engine) : engine_(engine) {}
 
-  // ---- from clients ----
+  // ---- from clients (commands.cc) ----
   void handle_put(const Waiter& waiter, const PutCommand& put);
   void handle_wrote(const Waiter& waiter, const WroteCommand& wrote);
   void handle_get(const Waiter& waiter, const GetCommand& get);
@@ -58,31 +61,36 @@ class Objects {
   void repeat_claims(std::optional<NodeId> only_to);
 
   // ---- ranges ----
+  // Admission may evict, drop or refuse ANY object: after admit(), admit_for(), reserve_at_once()
+  // and store_small() a reference into the table may be void. ask_range() only joins the line, and
+  // settle() admits.
   bool ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line);
   bool reserve_at_once(const ObjectId& id, std::uint64_t size_bytes);
   void admit();
   void admit_for(const ObjectId& id);
   void refuse_range(const ObjectId& id, std::uint64_t size_bytes);
-  void give_up(const ObjectId& name, const std::string& text);
+  void fail_without_room(const ObjectId& name, const std::string& text);
   void note_use(const ObjectId& id);
-  void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all);
-  [[nodiscard]] bool is_free_to_go(const ObjectId& id, const LocalObject& object) const;
-  [[nodiscard]] std::optional<Rank> rank_of(const ObjectId& id, const LocalObject& object) const;
+  void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, Pins which);
+  [[nodiscard]] bool is_evictable(const ObjectId& id, const LocalObject& object) const;
+  [[nodiscard]] std::optional<Rank> eviction_rank(const ObjectId& id,
+                                                  const LocalObject& object) const;
 
   // ---- bytes ----
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
   void store_small(const ObjectId& id, LocalObject& object, Bytes payload);
   void complete(const ObjectId& id, LocalObject& object);
   void fail_waiters(LocalObject& object, Code code, const std::string& text);
-  void void_bytes(const ObjectId& id, LocalObject& object);
-  void abandon(const ObjectId& id);
-  void end_put(const ObjectId& id, LocalObject& object, const char* what_happened);
-  void drop_object(const ObjectId& id, Incarnation upto, bool deleted);
+  // Five ways to lose bytes; the last two of them and fail_without_room() may erase the entry.
+  void void_bytes(const ObjectId& id, LocalObject& object);  // all of them; what is wanted stays
+  void end_put(const ObjectId& id, LocalObject& object, const char* what_happened);  // and its put
+  void drop_unwanted(const ObjectId& id);  // a part that no request here wants
+  void drop_object(const ObjectId& id, Incarnation upto, Cause cause);
   [[nodiscard]] const ObjectMeta* meta_here(const ReduceSource& source) const;
   void check_invariants() const;
 
  private:
-  void take_back(ObjectId id, LocalObject& object, const Waiter& waiter);
+  void cancel_request(ObjectId id, LocalObject& object, const Waiter& waiter);
   void answer_get(const ObjectId& id, LocalObject& object, const Waiter& waiter);
   void take_range(const Admitted& admitted);
   void evict(const ObjectId& id);

@@ -19,7 +19,7 @@ std::string count_of(std::uint64_t n, const char* one) {
 }
 
 std::uint64_t clients_of(const std::map<ClientId, std::uint32_t>& pins) {
-  return pins.size() - pins.count(ClientId{0});
+  return pins.size() - pins.count(kThisNode);
 }
 
 TransferRow row(const Pull& pull) {
@@ -56,7 +56,7 @@ ObjectRow row(const ObjectId& id, const LocalObject& object) {
   row.orphaned = object.orphaned;
   row.sole = object.is_here() && !object.elsewhere && (object.is_pinned() || object.is_writing());
   for (const auto& [client, count] : object.pins) {
-    if (client != ClientId{0}) row.mappings += count;
+    if (client != kThisNode) row.mappings += count;
   }
   row.waiters = object.waiters.size();
   return row;
@@ -144,7 +144,7 @@ const std::string& Overview::holders_text() const {
   };
   std::vector<Holder> holders;
   for (const auto& [other, object] : engine_.objects.all()) {
-    if (!object.extent || engine_.objects.is_free_to_go(other, object)) continue;
+    if (!object.extent || engine_.objects.is_evictable(other, object)) continue;
     holders.push_back({object.extent->size_bytes, other, ""});
   }
   for (const auto& [name, retired] : engine_.objects.retired_ranges()) {
@@ -187,7 +187,7 @@ std::string Overview::reason(const ObjectId& id, const LocalObject& object) cons
   if (const auto clients = clients_of(object.pins); clients > 0) {
     reasons.push_back("mapped by " + count_of(clients, "client"));
   }
-  const bool is_sent = object.pins.contains(ClientId{0}) && !object.spilling;
+  const bool is_sent = object.pins.contains(kThisNode) && !object.spilling;
   if (is_sent || engine_.transfers.serves(id)) reasons.emplace_back("being sent");
   std::string text;
   for (const std::string& each : reasons) text += (text.empty() ? "" : ", ") + each;

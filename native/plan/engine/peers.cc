@@ -30,7 +30,7 @@ bool Peers::handle_set_view(const SetViewCommand& view) {
     if (old.node == engine_.config.node || (now != nullptr && now->incarnation == old.incarnation))
       continue;
     gone.push_back(old.node);
-    part_from(old.node);
+    void_exchange_with(old.node);
     if (connected_.erase(old.node) > 0) engine_.outgoing.act(Disconnect{old.node});
   }
   for (const Member& member : view_.members()) {
@@ -68,7 +68,7 @@ void Peers::handle_drain() {
 void Peers::handle_link_up(const LinkUp& event) {
   const auto member = connected_.find(event.node);
   if (member == connected_.end() || member->second.incarnation != event.incarnation) return;
-  if (engine_.outgoing.is_up(event.node)) part_from(event.node);
+  if (engine_.outgoing.is_up(event.node)) void_exchange_with(event.node);
   engine_.outgoing.add_link(event.node);
   engine_.directory.handle_link_down(event.node);  // grants sent while it was down are lost
   engine_.transfers.open_rails(event.node, member->second.rails.size());
@@ -78,7 +78,7 @@ void Peers::handle_link_up(const LinkUp& event) {
 }
 
 // Everything in flight to or from `node` is void.
-void Peers::part_from(NodeId node) {
+void Peers::void_exchange_with(NodeId node) {
   engine_.outgoing.remove_link(node);
   parked_.forget(node);
   asked_again_.erase(node);
@@ -94,7 +94,7 @@ void Peers::handle_peer_dead(const PeerDead& event) {
   if (member == nullptr || member->incarnation != event.incarnation) return;
   const bool was_live = view_.is_live(event.node);
   view_.handle_dead(event.node, event.incarnation, event.is_certain);
-  part_from(event.node);
+  void_exchange_with(event.node);
   if (!was_live) return;
   // If the death is uncertain, other nodes may still reach the objects there: the next view
   // decides.

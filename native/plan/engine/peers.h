@@ -27,7 +27,7 @@ class Peers {
   bool handle_set_view(const SetViewCommand& view);
   void handle_drain();
   void handle_link_up(const LinkUp& event);
-  void handle_link_down(const LinkDown& event) { part_from(event.node); }
+  void handle_link_down(const LinkDown& event) { void_exchange_with(event.node); }
   void handle_peer_dead(const PeerDead& event);
   void handle_resync_done(NodeId from, const ResyncDone& done);
   void handle_resync_wanted(NodeId from);
@@ -46,7 +46,7 @@ class Peers {
   void check_invariants() const;
 
  private:
-  void part_from(NodeId node);
+  void void_exchange_with(NodeId node);
   void resync(std::optional<NodeId> only_to, const ResyncDone& end);
 
   Owners& engine_;

@@ -39,7 +39,7 @@ void Spills::spill(const ObjectId& id) {
     LocalObject* const found = engine_.objects.find(orphan);
     if (found == nullptr || found->extent || !found->spilled) continue;
     if (!found->orphaned || found->is_wanted() || engine_.transfers.serves(orphan)) continue;
-    engine_.objects.drop_object(orphan, found->incarnation, false);
+    engine_.objects.drop_object(orphan, found->incarnation, Cause::kLost);
   }
   LocalObject& object = engine_.objects.at(id);
   const auto at = ranges_.take(whole_blocks(object.meta.size_bytes));
@@ -53,7 +53,7 @@ void Spills::spill(const ObjectId& id) {
 void Spills::begin_spill(const Spilling& spilling, LocalObject& object) {
   const SpillId spill{++last_.value};
   object.spilling = spill;
-  ++object.pins[ClientId{0}];
+  ++object.pins[kThisNode];
   engine_.inventory.mark_needed(spilling.object);
   under_way_.emplace(spill, spilling);
   engine_.outgoing.act(next_step(spill, spilling, engine_.config.spill_step_bytes));
@@ -73,46 +73,60 @@ void Spills::fetch_spilled(const ObjectId& id) {
 void Spills::handle_spill_done(const SpillDone& event) {
   const auto at = under_way_.find(event.spill);
   if (at == under_way_.end()) return;
-  Spilling& spilling = at->second;
-  LocalObject* const found = engine_.objects.find(spilling.object);
-  const bool is_live = found != nullptr && found->spilling == event.spill;
+  LocalObject* live = engine_.objects.find(at->second.object);  // nullptr: dropped meanwhile
+  if (live != nullptr && live->spilling != event.spill) live = nullptr;
   if (!event.error.empty()) ++engine_.counters.spill_errors;
   if (event.error.empty()) {
-    const std::uint64_t step =
-        std::min(spilling.file.size_bytes - spilling.done, engine_.config.spill_step_bytes);
-    spilling.done += step;
-    const bool is_write = spilling.way == SpillWay::kWrite;
-    (is_write ? engine_.counters.spill_bytes_written : engine_.counters.spill_bytes_read) += step;
-    engine_.inventory.note_progress(engine_.now);
-    if (is_live && !is_write) found->written_bytes = spilling.done;
-    if (is_live && !is_write) engine_.folds.note_here(spilling.object);
-    if (is_live && spilling.done < spilling.file.size_bytes) {
-      engine_.outgoing.act(next_step(event.spill, spilling, engine_.config.spill_step_bytes));
+    note_step(at->second, live);
+    if (live != nullptr && at->second.done < at->second.file.size_bytes) {
+      engine_.outgoing.act(next_step(event.spill, at->second, engine_.config.spill_step_bytes));
       return;
     }
   }
-  const Spilling ended = spilling;
+  const Spilling ended = at->second;
   under_way_.erase(at);
-  if (is_live) found->spilling.reset();
+  if (live != nullptr) live->spilling.reset();
   if (ended.way == SpillWay::kWrite) {
-    error_ = event.error;
-    engine_.inventory.handle_spilled(event.error.empty(), engine_.now);
-    if (is_live && event.error.empty()) {
-      found->spilled = ended.file;
-      engine_.counters.spill_bytes += ended.file.size_bytes;
-    } else {
-      free_file_range(ended.object, ended.file);
-    }
-    return engine_.objects.unpin(ended.object, ended.incarnation, ClientId{0}, false);
+    end_write(ended, live, event.error);
+  } else {
+    end_read(ended, live, event.error);
   }
+}
+
+void Spills::note_step(Spilling& spilling, LocalObject* live) {
+  const std::uint64_t step =
+      std::min(spilling.file.size_bytes - spilling.done, engine_.config.spill_step_bytes);
+  spilling.done += step;
+  engine_.inventory.note_progress(engine_.now);
+  if (spilling.way == SpillWay::kWrite) {
+    engine_.counters.spill_bytes_written += step;
+    return;
+  }
+  engine_.counters.spill_bytes_read += step;
+  if (live == nullptr) return;
+  live->written_bytes = spilling.done;
+  engine_.folds.note_here(spilling.object);
+}
+
+void Spills::end_write(const Spilling& ended, LocalObject* live, const std::string& error) {
+  error_ = error;
+  engine_.inventory.handle_spilled(error.empty(), engine_.now);
+  if (live != nullptr && error.empty()) {
+    live->spilled = ended.file;
+    engine_.counters.spill_bytes += ended.file.size_bytes;
+  } else {
+    free_file_range(ended.object, ended.file);
+  }
+  engine_.objects.unpin(ended.object, ended.incarnation, kThisNode, Pins::kOne);
+}
+
+void Spills::end_read(const Spilling& ended, LocalObject* live, const std::string& error) {
   ended_.push_back(ended);
-  if (is_live && event.error.empty()) {
-    engine_.objects.complete(ended.object, *found);
-  } else if (is_live) {
-    found->fault = event.error;
-    engine_.objects.drop_object(ended.object, ended.incarnation, false);
-    engine_.folds.member_lost(ended.object);
-  }
+  if (live == nullptr) return;
+  if (error.empty()) return engine_.objects.complete(ended.object, *live);
+  live->fault = error;
+  engine_.objects.drop_object(ended.object, ended.incarnation, Cause::kLost);
+  engine_.folds.member_lost(ended.object);
 }
 
 // The object's copy in the file goes with its bytes.
@@ -129,13 +143,13 @@ bool Spills::unpin_read_back() {
   if (ended_.empty() || !engine_.folds.is_idle()) return false;
   const Spilling ended = ended_.back();
   ended_.pop_back();
-  engine_.objects.unpin(ended.object, ended.incarnation, ClientId{0}, false);
+  engine_.objects.unpin(ended.object, ended.incarnation, kThisNode, Pins::kOne);
   return true;
 }
 
 void Spills::free_file_range(const ObjectId& id, Extent file) {
   const Extent whole{file.offset, whole_blocks(file.size_bytes)};
-  ranges_.give_back(whole.offset, whole.size_bytes);
+  ranges_.release(whole.offset, whole.size_bytes);
   engine_.outgoing.act(SpillJob{SpillId{}, id, SpillWay::kFree, {}, whole});
 }
 

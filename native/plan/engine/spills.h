@@ -39,6 +39,10 @@ class Spills {
   void check_invariants() const;
 
  private:
+  // `live`: the object, or nullptr if it was dropped meanwhile.
+  void note_step(Spilling& spilling, LocalObject* live);
+  void end_write(const Spilling& ended, LocalObject* live, const std::string& error);
+  void end_read(const Spilling& ended, LocalObject* live, const std::string& error);
   void free_file_range(const ObjectId& id, Extent file);
 
   Owners& engine_;

@@ -22,6 +22,16 @@ void note_lease(LocalObject& object, const Grant& grant) {
   stripe.lease = std::max(stripe.lease, grant.lease);
 }
 
+// True if the home must hear what this node has before it grants.
+bool contradicts(const LocalObject& object, const Grant& grant, bool is_folding) {
+  if (name_of_bytes(object) != name_of_bytes(grant)) {
+    return object.incarnation == grant.incarnation && object.target_epoch > grant.target_epoch;
+  }
+  // The same bytes have the same shape, and a fold here is cut by its planner.
+  const bool is_other_shape = object.extent && object.meta != grant.meta;
+  return is_other_shape || (is_folding && object.stripes.size() != grant.stripe_count);
+}
+
 // True if the link was as busy as usual while `bytes` came. `rate_most` is its recent peak rate.
 bool is_link_busy(std::uint64_t bytes, Duration elapsed, std::uint64_t& rate_most) {
   const std::uint64_t rate = bytes * 1'000'000 / static_cast<std::uint64_t>(elapsed.ns / 1000 + 1);
@@ -47,26 +57,17 @@ void Transfers::handle_grant(NodeId from, const Grant& grant) {
   if (found == nullptr || !found->is_wanted() || found->is_whole() || found->put_request ||
       found->inbound) {
     if (found != nullptr) note_lease(*found, grant);
-    if (found != nullptr && found->is_late_copy())
-      return;  // a claim that still wants it would be answered by the same grant
-    return engine_.objects.claim(id);
+    // A claim of a late copy, which still wants it, would be answered by the same grant.
+    if (found == nullptr || !found->is_late_copy()) engine_.objects.claim(id);
+    return;
   }
   // The home has forgotten the deletion, or never heard of it, and would grant the object again.
   if (engine_.keeping.is_deleted(id, grant.incarnation)) {
     return engine_.outgoing.send(engine_.peers.home_of(id), Delete{id, grant.incarnation});
   }
   LocalObject& object = *found;
-  const bool is_same = name_of_bytes(object) == name_of_bytes(grant);
-  // The same bytes have the same shape, and a fold here is cut by its planner.
-  if (is_same && object.extent && object.meta != grant.meta) return engine_.objects.claim(id);
-  if (is_same && engine_.folds.is_folding(id) && object.stripes.size() != grant.stripe_count) {
-    return engine_.objects.claim(id);
-  }
-  // This node has a later target epoch than the grant: the claim says so to the home.
-  if (object.incarnation == grant.incarnation && object.target_epoch > grant.target_epoch) {
-    return engine_.objects.claim(id);
-  }
-  if (!is_same) {
+  if (contradicts(object, grant, engine_.folds.is_folding(id))) return engine_.objects.claim(id);
+  if (name_of_bytes(object) != name_of_bytes(grant)) {
     // A fold of an older target epoch goes with its bytes: a grant may overtake the ReduceOwn.
     engine_.folds.end_fold(id);
     // A receiver may send PullStart before this node's own Grant arrives, because the home told it
@@ -88,7 +89,7 @@ void Transfers::handle_grant(NodeId from, const Grant& grant) {
   }
   if (object.stripes.size() != grant.stripe_count) {
     for (LocalStripe& stripe : object.stripes) {
-      if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
+      if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, Notice::kTellSender);
     }
     object.stripes.assign(grant.stripe_count, LocalStripe{});
   }
@@ -99,7 +100,7 @@ void Transfers::handle_grant(NodeId from, const Grant& grant) {
     return engine_.objects.claim(id);
   if (stripe.state == StripeState::kReceiving) {
     stripe.ready = pulls_.at(stripe.transfer).ready();
-    end_pull(stripe.transfer, true);
+    end_pull(stripe.transfer, Notice::kTellSender);
   }
   start_pull(id, object, grant.stripe, grant.sender);
 }
@@ -139,12 +140,13 @@ void Transfers::open_pull(TransferId transfer, Pull pull, const OpenReceive& rec
     out_of_reach_.emplace_back(engine_.now + engine_.config.regrant_delay, transfer);
 }
 
-void Transfers::end_pull(TransferId transfer, bool tell_sender) {
+void Transfers::end_pull(TransferId transfer, Notice notice) {
   const auto it = pulls_.find(transfer);
   if (it == pulls_.end()) return;
   const Pull& pull = it->second;
   engine_.outgoing.act(CloseReceive{transfer, pull.goal().sender});
-  if (tell_sender && pull.started) engine_.outgoing.send(pull.goal().sender, PullStop{}, transfer);
+  if (notice == Notice::kTellSender && pull.started)
+    engine_.outgoing.send(pull.goal().sender, PullStop{}, transfer);
   if (pull.fold) engine_.folds.note_pull_ended(transfer, pull);
   pulls_.erase(it);
 }
@@ -158,7 +160,7 @@ void Transfers::fail_pull(TransferId transfer) {
   const NodeId sender = pull.goal().sender;
   if (pull.fold) {
     const FoldGoal goal = *pull.fold;
-    end_pull(transfer, true);
+    end_pull(transfer, Notice::kTellSender);
     return engine_.folds.note_pull_failed(goal, sender);
   }
   const ObjectId id = pull.goal().object;
@@ -167,9 +169,9 @@ void Transfers::fail_pull(TransferId transfer) {
   stripe.beyond.clear();
   stripe.state = StripeState::kIdle;
   stripe.sender = sender;
-  end_pull(transfer, true);
+  end_pull(transfer, Notice::kTellSender);
   engine_.objects.claim(id);
-  engine_.objects.abandon(id);
+  engine_.objects.drop_unwanted(id);
 }
 
 void Transfers::handle_pull_refused(NodeId from, TransferId transfer) {
@@ -178,7 +180,7 @@ void Transfers::handle_pull_refused(NodeId from, TransferId transfer) {
   const Pull& pull = it->second;
   if (!pull.fold || pull.fold->members.size() == 1) return fail_pull(transfer);
   engine_.folds.ask_singly(pull.fold->target, from);
-  end_pull(transfer, false);
+  end_pull(transfer, Notice::kSilent);
 }
 
 bool Transfers::pulls_from(NodeId sender, const ObjectId& object) const {
@@ -227,7 +229,7 @@ void Transfers::land_in_object(TransferId transfer, Pull& pull, bool has_begun) 
   }
   if (!pull.is_done()) return;
   stripe.state = StripeState::kComplete;
-  end_pull(transfer, false);
+  end_pull(transfer, Notice::kSilent);
   if (!object.is_complete()) {  // claimed with the next progress, to save messages
     unsaid_.insert(id);
     return;
@@ -282,10 +284,8 @@ void Transfers::fail_out_of_reach() {
 }
 
 std::optional<Instant> Transfers::next_deadline() const {
-  std::optional<Instant> earliest = progress_due_;
-  if (out_of_reach_.empty()) return earliest;
-  const Instant fails_at = out_of_reach_.front().first;
-  return earliest && *earliest < fails_at ? earliest : fails_at;
+  if (out_of_reach_.empty()) return progress_due_;
+  return earlier(progress_due_, out_of_reach_.front().first);
 }
 
 void Transfers::handle_pull_start(NodeId from, TransferId transfer, const PullStart& start) {
@@ -338,7 +338,7 @@ void Transfers::pump() {
     std::memcpy(&block.header.trace.value, block.header.object.bytes.data(),
                 sizeof block.header.trace.value);
     if (next->combined.empty()) {
-      ++engine_.objects.at(block.header.object).pins[ClientId{0}];
+      ++engine_.objects.at(block.header.object).pins[kThisNode];
       engine_.inventory.mark_needed(block.header.object);
     } else {
       engine_.folds.combine(*next);
@@ -353,13 +353,13 @@ void Transfers::pump() {
 void Transfers::handle_block_sent(const BlockSent& event) {
   rails_.handle_sent(event, engine_.now);
   if (const auto sent = sender_.handle_sent(event.to, event.ticket)) {
-    let_go(*sent);
+    release_sent(*sent);
   }
 }
 
-void Transfers::let_go(const Sender::Sent& sent) {
-  if (sent.borrowed) return engine_.inventory.give_back(*sent.borrowed);
-  engine_.objects.unpin(sent.object, sent.incarnation, ClientId{0}, false);
+void Transfers::release_sent(const Sender::Sent& sent) {
+  if (sent.borrowed) return engine_.inventory.release_borrowed(*sent.borrowed);
+  engine_.objects.unpin(sent.object, sent.incarnation, kThisNode, Pins::kOne);
 }
 
 // Refuses the transfers that `gone` was part of. The objects combined with it may be evicted again.
@@ -398,7 +398,7 @@ void Transfers::start_pulls_from(NodeId node) {
 void Transfers::stop_sending_to(NodeId node) {
   rails_.handle_link_down(node);
   for (const ObjectId& served : sender_.handle_link_down(node)) engine_.objects.note_use(served);
-  for (const Sender::Sent& sent : sender_.take_unsent(node)) let_go(sent);
+  for (const Sender::Sent& sent : sender_.take_unsent(node)) release_sent(sent);
 }
 
 void Transfers::fail_pulls_from(NodeId node) {

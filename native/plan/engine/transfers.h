@@ -22,6 +22,9 @@ namespace hoplite {
 
 struct Owners;
 
+// Whether the sender of a pull that ends hears of it: not if it knows, or can't be reached.
+enum class Notice : std::uint8_t { kTellSender, kSilent };
+
 class Transfers {
  public:
   Transfers(Owners& engine, std::uint64_t seed);
@@ -46,7 +49,7 @@ class Transfers {
   // ---- pulls ----
   [[nodiscard]] TransferId next_transfer() { return TransferId{++last_transfer_}; }
   void open_pull(TransferId transfer, Pull pull, const OpenReceive& receive);
-  void end_pull(TransferId transfer, bool tell_sender);
+  void end_pull(TransferId transfer, Notice notice);
   void give_credit(TransferId transfer, std::uint32_t blocks);
   [[nodiscard]] bool pulls_from(NodeId sender, const ObjectId& object) const;
   [[nodiscard]] const std::map<TransferId, Pull>& pulls() const { return pulls_; }
@@ -66,7 +69,7 @@ class Transfers {
   void start_pull(const ObjectId& id, LocalObject& object, StripeIndex stripe, NodeId sender);
   void fail_pull(TransferId transfer);
   void land_in_object(TransferId transfer, Pull& pull, bool has_begun);
-  void let_go(const Sender::Sent& sent);
+  void release_sent(const Sender::Sent& sent);
   void refuse(const std::vector<Sender::Unserved>& refused, const ObjectId& gone);
 
   Owners& engine_;

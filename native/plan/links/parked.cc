@@ -12,31 +12,37 @@ namespace hoplite {
 namespace {
 
 template <typename... Fields>
-std::uint64_t held(const Fields&... fields) {
+std::uint64_t count_bytes(const Fields&... fields) {
   return (std::uint64_t{0} + ... + (fields.size() * sizeof *fields.data()));
 }
 
 // Heap bytes that a message holds. A layout counts whole, although others may share it.
 struct HeldBytes {
-  static std::uint64_t of(const ObjectMeta& meta) { return meta.layout.size() + held(meta.parts); }
+  static std::uint64_t of(const ObjectMeta& meta) {
+    return meta.layout.size() + count_bytes(meta.parts);
+  }
 
-  std::uint64_t operator()(const Claim& m) const { return of(m.meta) + held(m.stripes); }
-  std::uint64_t operator()(const ReduceWant& m) const { return of(m.meta) + held(m.confirmed); }
+  std::uint64_t operator()(const Claim& m) const { return of(m.meta) + count_bytes(m.stripes); }
+  std::uint64_t operator()(const ReduceWant& m) const {
+    return of(m.meta) + count_bytes(m.confirmed);
+  }
   std::uint64_t operator()(const ReduceReport& m) const {
-    return of(m.meta) + held(m.folded, m.lost, m.committed, m.text);
+    return of(m.meta) + count_bytes(m.folded, m.lost, m.committed, m.text);
   }
   std::uint64_t operator()(const Grant& m) const { return of(m.meta); }
   std::uint64_t operator()(const Located& m) const { return of(m.meta); }
-  std::uint64_t operator()(const Push& m) const { return of(m.meta) + held(m.forward); }
-  std::uint64_t operator()(const PushTo& m) const { return held(m.receivers); }
-  std::uint64_t operator()(const Lost& m) const { return held(m.text); }
+  std::uint64_t operator()(const Push& m) const { return of(m.meta) + count_bytes(m.forward); }
+  std::uint64_t operator()(const PushTo& m) const { return count_bytes(m.receivers); }
+  std::uint64_t operator()(const Lost& m) const { return count_bytes(m.text); }
   std::uint64_t operator()(const ReduceOwn& m) const {
-    return of(m.meta) + held(m.owned, m.members);
+    return of(m.meta) + count_bytes(m.owned, m.members);
   }
-  std::uint64_t operator()(const ReduceState& m) const { return held(m.members, m.lost, m.text); }
-  std::uint64_t operator()(const PullStart& m) const { return held(m.beside); }
+  std::uint64_t operator()(const ReduceState& m) const {
+    return count_bytes(m.members, m.lost, m.text);
+  }
+  std::uint64_t operator()(const PullStart& m) const { return count_bytes(m.beside); }
   std::uint64_t operator()(const Adopt& m) const { return of(m.meta); }
-  std::uint64_t operator()(const Progress& m) const { return held(m.stripes); }
+  std::uint64_t operator()(const Progress& m) const { return count_bytes(m.stripes); }
   template <typename Plain>
   std::uint64_t operator()(const Plain&) const {
     static_assert(std::is_trivially_copyable_v<Plain>, "say what it holds");

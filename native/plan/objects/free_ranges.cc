@@ -20,7 +20,7 @@ std::optional<std::uint64_t> FreeRanges::take(std::uint64_t bytes) {
   return offset;
 }
 
-void FreeRanges::give_back(std::uint64_t offset, std::uint64_t bytes) {
+void FreeRanges::release(std::uint64_t offset, std::uint64_t bytes) {
   const auto next = by_offset_.lower_bound(offset);
   HOPLITE_CHECK(next == by_offset_.end() || offset + bytes <= next->first);
   if (next != by_offset_.end() && offset + bytes == next->first) {

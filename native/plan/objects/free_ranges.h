@@ -17,7 +17,7 @@ class FreeRanges {
 
   // The offset of a range of `bytes`, taken from the smallest that is large enough.
   [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes);
-  void give_back(std::uint64_t offset, std::uint64_t bytes);
+  void release(std::uint64_t offset, std::uint64_t bytes);
 
   [[nodiscard]] std::uint64_t free_bytes() const { return free_bytes_; }
   void check_invariants() const;

@@ -149,7 +149,7 @@ std::optional<Admission> Inventory::serve(Line line, Instant now) {
   return std::nullopt;
 }
 
-Instant Inventory::refused_at(const Waiting& head) const {
+Instant Inventory::refusal_time_of(const Waiting& head) const {
   const Instant idle_since = std::max(last_progress_, head.asked);
   const Instant full_since = std::max(last_gained_, head.asked);
   const Instant latest = full_since + grace_ * kGracesMax;
@@ -169,7 +169,7 @@ std::optional<std::pair<std::uint64_t, Line>> Inventory::oldest() const {
 
 std::optional<Admission> Inventory::refuse_oldest(Instant now) {
   const auto head = oldest();
-  if (!head || now < refused_at(queue(head->second).begin()->second)) return std::nullopt;
+  if (!head || now < refusal_time_of(queue(head->second).begin()->second)) return std::nullopt;
   return refuse(head->second, now);  // the next call refuses the next head that waited as long
 }
 
@@ -181,13 +181,9 @@ Refused Inventory::refuse(Line line, Instant now) {
 
 std::optional<Instant> Inventory::poll_timeout() const {
   std::optional<Instant> earliest = lets_pass_at_;
-  const auto consider = [&](Instant at) {
-    if (!earliest || at < *earliest) earliest = at;
-  };
   for (const Queue& waiting : queues_) {
     if (waiting.empty()) continue;
-    const Waiting& head = waiting.begin()->second;
-    consider(refused_at(head));
+    earliest = earlier(earliest, refusal_time_of(waiting.begin()->second));
   }
   return earliest;
 }
@@ -275,7 +271,7 @@ void Inventory::free(Extent extent) {
   const std::uint64_t bytes = rounded(extent.size_bytes);
   HOPLITE_CHECK(zone.used >= bytes);
   zone.used -= bytes;
-  if (!is_small(extent.size_bytes)) return zone.free.give_back(extent.offset, bytes);
+  if (!is_small(extent.size_bytes)) return zone.free.release(extent.offset, bytes);
   const auto it = std::prev(slabs_.upper_bound(extent.offset));
   Slab& slab = it->second;
   const auto slot = (extent.offset - it->first) / slab.slot_bytes;
@@ -286,7 +282,7 @@ void Inventory::free(Extent extent) {
   open.insert(it->first);
   if (--slab.taken_count > 0) return;
   open.erase(it->first);
-  zone.free.give_back(it->first, kSlabBytes);
+  zone.free.release(it->first, kSlabBytes);
   slabs_.erase(it);
 }
 

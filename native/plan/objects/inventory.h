@@ -68,11 +68,10 @@ class Inventory {
     if (!queue(Line::kFolds).empty()) return std::nullopt;
     return allocate(size_bytes, true);
   }
-  void give_back(Extent extent) { free(extent); }
+  void release_borrowed(Extent extent) { free(extent); }
   void note_progress(Instant now) { last_progress_ = now; }  // what runs may free memory soon
   void handle_spilled(bool done, Instant now);               // the one that was asked for
-  // An idle object: it is evicted in order of rank, then longest idle first; kPinned may be
-  // spilled.
+  // An idle object: evicted in order of rank, then longest idle first; kPinned may be spilled.
   void mark_evictable(const ObjectId& object, Extent extent, Rank rank);
   void mark_needed(const ObjectId& object);
 
@@ -123,7 +122,7 @@ class Inventory {
   [[nodiscard]] std::optional<std::pair<std::uint64_t, Line>> oldest() const;
   [[nodiscard]] std::optional<Admission> refuse_oldest(Instant now);
   [[nodiscard]] Refused refuse(Line line, Instant now);
-  [[nodiscard]] Instant refused_at(const Waiting& head) const;
+  [[nodiscard]] Instant refusal_time_of(const Waiting& head) const;
   [[nodiscard]] bool holds_back(Line passed, Line passing, Instant now);
   [[nodiscard]] bool is_older(Line line, Line than);
   void leave(Line line, std::uint64_t ticket, Instant now);
@@ -139,10 +138,12 @@ class Inventory {
   std::array<Queue, kLineCount> queues_;
   std::map<ObjectId, std::pair<Line, std::uint64_t>> lines_of_;  // -> ticket
   std::uint64_t next_ticket_ = 0, next_idle_ = 0;
-  Instant last_progress_, spills_again_at_;  // freed, given or landed; a file that failed
-  Instant last_freed_, last_gained_;  // but by an eviction; and given before the oldest head asked
-  bool is_evicting_ = false, is_spilling_ = false;
-  std::optional<Instant> lets_pass_at_;  // when a line that is held back may pass again
+  Instant last_progress_;    // a range was freed or given, or a block landed
+  Instant spills_again_at_;  // no write to the file before it, after a write that failed
+  Instant last_freed_;       // a range was freed, but not by an eviction
+  Instant last_gained_;      // so too, and the range had been given before the oldest head asked
+  bool is_evicting_ = false, is_spilling_ = false;  // from an Evict to the release of its range
+  std::optional<Instant> lets_pass_at_;             // when a line that is held back may pass again
   std::map<ObjectId, Idle> idle_;
 };
 

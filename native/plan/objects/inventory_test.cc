@@ -145,7 +145,7 @@ TEST_F(InventoryTest, LendsWhatIsFreeButNotBeforeAFoldThatWaits) {
   request(3, 128_KiB, Line::kFolds, 128_KiB);
   EXPECT_FALSE(inventory_.poll_admission(now_));
   EXPECT_FALSE(inventory_.borrow(4_KiB));
-  inventory_.give_back(*borrowed);
+  inventory_.release_borrowed(*borrowed);
   EXPECT_EQ(admitted(), name(3));
   EXPECT_FALSE(inventory_.borrow(4_KiB)) << "there is no more";
 }

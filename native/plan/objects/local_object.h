@@ -22,6 +22,8 @@ struct LocalStripe {
   std::set<std::uint32_t> beyond;  // blocks that came over another rail before their turn
 };
 
+inline constexpr ClientId kThisNode{0};  // the client of pins for blocks being sent, and for spills
+
 struct Waiter {
   ClientId client;
   RequestId request;
@@ -107,7 +109,7 @@ struct LocalObject {
   [[nodiscard]] bool has_range(Extent range) const;
   [[nodiscard]] bool is_idle() const;  // neither read nor written
   // True if it is evictable: the file has it as well, or it need not be here.
-  [[nodiscard]] bool is_idle_copy() const { return is_idle() && (!is_pinned() || spilled); }
+  [[nodiscard]] bool may_leave() const { return is_idle() && (!is_pinned() || spilled); }
   // Returns where a range of it lies in the arena. REQUIRES: extent.
   [[nodiscard]] Extent in_arena(Extent range) const {
     return {extent->offset + range.offset, range.size_bytes};

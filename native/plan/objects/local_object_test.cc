@@ -102,11 +102,11 @@ TEST(LocalObject, KnowsWhereABlockLies) {
 
 TEST(LocalObject, MayBeEvictedOnlyWhenNobodyNeedsIt) {
   const LocalObject idle = in_stripes(StripeState::kComplete, StripeState::kComplete);
-  EXPECT_TRUE(idle.is_idle_copy());
+  EXPECT_TRUE(idle.may_leave());
   const auto needed = [&](auto change) {
     LocalObject object = idle;
     change(object);
-    return !object.is_idle_copy();
+    return !object.may_leave();
   };
   EXPECT_TRUE(needed([](LocalObject& o) { o.keep = Keep::kMade; }));
   EXPECT_TRUE(needed([](LocalObject& o) { o.pins[ClientId{1}] = 1; }));

@@ -112,7 +112,7 @@ NodeId ReduceTree::unary_root(const Plan& plan, const Membership& view) const {
 }
 
 // Falls back to stripes, because two nodes of the chain can't reach each other.
-void ReduceTree::give_up_unary(const ObjectId& target, Plan& plan) {
+void ReduceTree::drop_chain(const ObjectId& target, Plan& plan) {
   for (const NodeId owner : plan.owners) {
     parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
   }
@@ -272,7 +272,7 @@ void ReduceTree::lose_input(const ObjectId& target, Plan& plan, std::uint32_t in
 void ReduceTree::lose_branch(const ObjectId& target, Plan& plan, const ObjectId& branch) {
   const auto known = plan.branches.find(branch);
   if (known == plan.branches.end()) return;
-  if (plan.is_chain()) return give_up_unary(target, plan);
+  if (plan.is_chain()) return drop_chain(target, plan);
   plan.branch_use = BranchUse::kNone;
   undo_limb(target, plan, ObjectId{known->second.limb});
 }

@@ -1,6 +1,6 @@
 // What the planner of one reduce knows: its request, its members and where they are, the owners of
-// its stripes, its branches. Plain data, which ReduceTree changes. SPDX-License-Identifier:
-// Apache-2.0
+// its stripes, its branches. Plain data, which ReduceTree changes.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>
@@ -78,7 +78,7 @@ struct ReducePlan {
   [[nodiscard]] bool has_ended() const { return state.phase != ReducePhase::kRunning; }
   [[nodiscard]] bool may_branch() const { return branch_use != BranchUse::kNone; }
   [[nodiscard]] bool is_chain() const { return branch_use == BranchUse::kChain; }
-  [[nodiscard]] NodeId located_at(std::uint32_t index) const;  // kNoNode: not located yet
+  [[nodiscard]] NodeId holder_of(std::uint32_t index) const;  // kNoNode: not located yet
 };
 
 }  // namespace hoplite

@@ -260,7 +260,7 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
   if (plan.located.empty()) return;
   if (plan.owners.empty() && !plan.locating.empty() && !is_carried(plan)) return;
   if (plan.owners.empty() && plan.share.is_share() && plan.located.size() < plan.count &&
-      plan.located_at(plan.share.reader) == kNoNode) {
+      plan.holder_of(plan.share.reader) == kNoNode) {
     return;  // the share is folded where that source is
   }
   choose_owners(target, plan, view);
@@ -293,7 +293,7 @@ std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& v
     if (meant && view.is_live(member.node)) able.push_back(member.node);
   }
   if (plan.share.is_share() && !able.empty()) {
-    const NodeId reader = plan.located_at(plan.share.reader);
+    const NodeId reader = plan.holder_of(plan.share.reader);
     return {view.is_live(reader) ? reader : able[plan.share.reader % able.size()]};
   }
   std::vector<NodeId> early;
@@ -434,7 +434,7 @@ void ReduceTree::publish(const ObjectId& target, Plan& plan) {
   }
 }
 
-NodeId ReducePlan::located_at(std::uint32_t index) const {
+NodeId ReducePlan::holder_of(std::uint32_t index) const {
   const auto source = std::find_if(located.begin(), located.end(),
                                    [&](const ReduceSource& each) { return each.index == index; });
   return source == located.end() ? kNoNode : source->holder;

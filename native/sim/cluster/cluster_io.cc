@@ -11,13 +11,6 @@
 namespace hoplite::sim {
 namespace {
 
-template <typename... Fs>
-struct Overload : Fs... {
-  using Fs::operator()...;
-};
-template <typename... Fs>
-Overload(Fs...) -> Overload<Fs...>;
-
 // Counts the blocks that a receiver's message lets its sender send, at the moment when the message
 // leaves. A sender may send no block without it.
 void allow(ClusterNode& receiver, const Message& message) {
@@ -65,7 +58,7 @@ std::span<std::byte> Cluster::bytes_at(Node& node, const Extent& extent) {
 
 void Cluster::perform(Node& node, const Action& action) {
   std::visit(
-      Overload{
+      Visitor{
           [&](const SendMessage& a) { send_message(node, a); },
           [&](const SendBlock& a) {
             if (a.extent.size_bytes == 0 || a.extent.size_bytes != a.header.size_bytes) {

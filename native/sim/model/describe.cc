@@ -4,13 +4,6 @@
 namespace hoplite::sim {
 namespace {
 
-template <typename... Fs>
-struct Overload : Fs... {
-  using Fs::operator()...;
-};
-template <typename... Fs>
-Overload(Fs...) -> Overload<Fs...>;
-
 // Words and numbers with a space between.
 class Line {
  public:
@@ -98,7 +91,7 @@ std::string describe_standing(const Standing& m) {
 
 std::string describe_body(const PeerMessage& body) {
   return std::visit(
-      Overload{
+      Visitor{
           [](const Claim& m) { return describe_claim(m); },
           [](const Delete& m) { return Line("Delete").add(m.object).add("upto", m.upto).str(); },
           [](const Locate& m) {
@@ -177,7 +170,7 @@ std::string describe(const Message& message) {
 
 std::string describe(const Reply& reply) {
   return std::visit(
-      Overload{
+      Visitor{
           [](const Reserved& r) { return Line("Reserved").add("at", r.extent).str(); },
           [](const Fetched& r) {
             return Line("Fetched").add("inc", r.incarnation).add("at", r.extent).str();
@@ -193,7 +186,7 @@ std::string describe(const Reply& reply) {
 
 std::string describe(const Action& action) {
   return std::visit(
-      Overload{
+      Visitor{
           [](const SendMessage& a) {
             return Line("-> " + std::to_string(a.to.value)).add(describe(a.message)).str();
           },
@@ -245,7 +238,7 @@ std::string describe(const Action& action) {
 
 std::string describe(const IoEvent& event) {
   return std::visit(
-      Overload{
+      Visitor{
           [](const MessageIn& e) {
             return Line("<- " + std::to_string(e.from.value)).add(describe(e.message)).str();
           },
@@ -273,7 +266,7 @@ std::string describe(const Command& command) {
   Line line("client " + std::to_string(command.client.value));
   line.add("request", command.request);
   std::visit(
-      Overload{
+      Visitor{
           [&](const PutCommand& c) {
             line.add("put").add(c.object).add("inc", c.incarnation).add("size", c.meta.size_bytes);
           },

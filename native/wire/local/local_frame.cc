@@ -16,8 +16,8 @@ constexpr std::uint32_t kMagic = 0x4c504f48;  // "HOPL" as it lies on the wire
 
 bool is_known(LocalType type) {
   return type == LocalType::kAttach || type == LocalType::kAttached ||
-         (type >= LocalType::kPut && type <= LocalType::kOrphan) ||
-         (type >= LocalType::kReserved && type <= LocalType::kError);
+         (type >= LocalType::kPut && type <= LocalType::kLastCommand) ||
+         (type >= LocalType::kReserved && type <= LocalType::kLastReply);
 }
 bool may_have_payload(LocalType type) {
   return type == LocalType::kPut || type == LocalType::kFetched;
@@ -149,7 +149,7 @@ Result<LocalFrame> decode_local_body(const LocalHeader& header, std::span<const 
     is_whole = read_whole(body, frame.emplace<Attach>());
   } else if (header.type == LocalType::kAttached) {
     is_whole = read_whole(body, frame.emplace<Attached>());
-  } else if (header.type <= LocalType::kOrphan) {
+  } else if (header.type <= LocalType::kLastCommand) {
     auto& command = frame.emplace<Command>();
     command.request = header.request;
     is_whole = read_as(header.type, body, command.body);

@@ -30,11 +30,13 @@ enum class LocalType : std::uint8_t {
   kReduceSource = 22,
   kCancel = 23,
   kOrphan = 24,
+  kLastCommand = kOrphan,  // raise it with each new command
   kReserved = 32,
   kFetched = 33,
   kReduced = 34,
   kDone = 35,
   kError = 36,
+  kLastReply = kError,  // raise it with each new reply
 };
 
 struct LocalHeader {

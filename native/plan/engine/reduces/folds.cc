@@ -73,11 +73,12 @@ void Folds::handle_reduce_own(NodeId from, const ReduceOwn& own) {
   if (raised) {
     // Blocks that hold only current members stay in the accumulator. No block is final in this
     // epoch.
-    while (!folding.pulls.empty()) engine_.transfers.end_pull(folding.pulls.begin()->first, true);
+    while (!folding.pulls.empty())
+      engine_.transfers.end_pull(folding.pulls.begin()->first, Notice::kTellSender);
     folding.singly.clear();
     for (LocalStripe& stripe : object.stripes) {
       if (stripe.state == StripeState::kReceiving)
-        engine_.transfers.end_pull(stripe.transfer, true);
+        engine_.transfers.end_pull(stripe.transfer, Notice::kTellSender);
     }
     // A branch has one epoch, and its reader may wait for it: its transfers go on.
     if (!own.is_branch) engine_.transfers.stop_serving(own.target);
@@ -97,14 +98,15 @@ void Folds::own_stripes(const ReduceOwn& own, Folding& folding, LocalObject& obj
   if (object.stripes.size() != own.stripe_count) {  // received under another cut: void here
     for (LocalStripe& stripe : object.stripes) {
       if (stripe.state == StripeState::kReceiving)
-        engine_.transfers.end_pull(stripe.transfer, true);
+        engine_.transfers.end_pull(stripe.transfer, Notice::kTellSender);
     }
     object.stripes.assign(own.stripe_count, LocalStripe{});
   }
   for (const StripeIndex index : own.owned) {
     if (index.value >= own.stripe_count) continue;
     LocalStripe& stripe = object.stripes[index.value];
-    if (stripe.state == StripeState::kReceiving) engine_.transfers.end_pull(stripe.transfer, true);
+    if (stripe.state == StripeState::kReceiving)
+      engine_.transfers.end_pull(stripe.transfer, Notice::kTellSender);
     if (stripe.state != StripeState::kRoot) {
       folding.accumulator.accept_final(index, stripe.ready);
     }
@@ -245,7 +247,7 @@ void Folds::handle_reduce_state(NodeId from, const ReduceState& state) {
   if (state.phase == ReducePhase::kFailed) {
     engine_.objects.fail_waiters(*found, state.code, state.text);
     found->whole_wanted = false;
-    return engine_.objects.drop_object(state.target, Incarnation{1}, false);
+    return engine_.objects.drop_object(state.target, Incarnation{1}, Cause::kLost);
   }
   if (state.target_epoch > found->target_epoch) {
     raise_target(state, *found);
@@ -304,7 +306,7 @@ void Folds::end_fold(const ObjectId& target) {
   const auto it = folds_.find(target);
   if (it == folds_.end()) return;
   while (!it->second.pulls.empty())
-    engine_.transfers.end_pull(it->second.pulls.begin()->first, true);
+    engine_.transfers.end_pull(it->second.pulls.begin()->first, Notice::kTellSender);
   for (const Extent& range : it->second.workspace.ranges())
     engine_.inventory.release(range, engine_.now);
   for (const auto& [index, member] : it->second.accumulator.members()) {
@@ -312,7 +314,7 @@ void Folds::end_fold(const ObjectId& target) {
     if (!member.whole || source == nullptr) continue;
     source->whole_wanted = false;
     engine_.objects.note_use(member.source.object);
-    engine_.objects.abandon(member.source.object);
+    engine_.objects.drop_unwanted(member.source.object);
   }
   for (const auto& [other, folding] : folds_) dirty_folds_.insert(other);  // may want it too
   const ObjectId key = workspace_key(target);
@@ -332,7 +334,7 @@ void Folds::fail_fold(const ObjectId& target, const std::string& text) {
 }
 
 // Gives up the folds that lack some of `source`.
-void Folds::give_up_folds_of(const ObjectId& source, const std::string& text) {
+void Folds::fail_folds_of(const ObjectId& source, const std::string& text) {
   std::vector<ObjectId> targets;
   for (const auto& [target, folding] : folds_) {
     const Accumulator& accumulator = folding.accumulator;
@@ -346,7 +348,7 @@ void Folds::give_up_folds_of(const ObjectId& source, const std::string& text) {
     };
     if (std::any_of(members.begin(), members.end(), lacks)) targets.push_back(target);
   }
-  for (const ObjectId& target : targets) engine_.objects.give_up(target, text);
+  for (const ObjectId& target : targets) engine_.objects.fail_without_room(target, text);
 }
 
 // Drops all branches. Their planner begins anew under a new view, and may be gone, so no node could
@@ -356,7 +358,7 @@ void Folds::drop_branches() {
   for (const auto& [id, object] : engine_.objects.all()) {
     if (object.finality == Finality::kBranch) branches.push_back(id);
   }
-  for (const ObjectId& id : branches) engine_.objects.drop_object(id, Incarnation{1}, false);
+  for (const ObjectId& id : branches) engine_.objects.drop_object(id, Incarnation{1}, Cause::kLost);
 }
 
 void Folds::repeat_reports(std::optional<NodeId> only_to) {

@@ -47,7 +47,7 @@ class Folds {
   void end_turn() { carried_.reset(); }
   void end_fold(const ObjectId& target);
   void fail_fold(const ObjectId& target, const std::string& text);
-  void give_up_folds_of(const ObjectId& source, const std::string& text);
+  void fail_folds_of(const ObjectId& source, const std::string& text);
   void drop_branches();
   void open_paces();
   [[nodiscard]] std::optional<Instant> next_deadline() const { return paces_due_; }
