@@ -79,8 +79,10 @@ bool Directory::adopt_identity(NodeId from, const Claim& claim, Entry& entry) {
     entry.known = true;
     entry.incarnation = claim.incarnation;
     entry.meta = claim.meta;
-    if (claim.target_epoch > entry.target_epoch) entry.target_epoch = claim.target_epoch;
-    entry.committed = entry.target_epoch.value == 0 || claim.committed;
+    if (claim.target_epoch >= entry.target_epoch) {  // else the entry knows of a later epoch's end
+      entry.target_epoch = claim.target_epoch;
+      entry.committed = entry.target_epoch.value == 0 || claim.committed;
+    }
   }
   if (claim.incarnation > entry.incarnation && has_data(claim)) {
     // A later attempt has put it again: its bytes replace the older ones everywhere.

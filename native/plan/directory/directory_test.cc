@@ -473,6 +473,16 @@ TEST_F(DirectoryShard, SaysThatACommittedResultIsLostIfNoNodeHasIt) {
   EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
 }
 
+// A holder that missed the newer epoch says that its bytes are committed. The reduce goes on.
+TEST_F(DirectoryShard, TakesNoCommitFromAClaimOfAnOlderTargetEpoch) {
+  ends(ReducePhase::kRunning);
+  claim(kA, {.state = StripeState::kComplete, .target_epoch = 0});
+  has_nothing(kA);
+  claim(kB, {.wants = true, .exists = true, .incarnation = 0});
+  elapse(kLostGrace);
+  EXPECT_TRUE(of<Lost>(take(), kB).empty());
+}
+
 // Otherwise a member of the view could void the bytes of all holders by a claim of nothing.
 TEST_F(DirectoryShard, KeepsAResultWhereAClaimOfALaterTargetEpochHasNothingOfIt) {
   claim(kA, {.state = StripeState::kComplete, .target_epoch = 1});

@@ -104,6 +104,19 @@ TEST_F(KeepingElsewhere, ACopyThatWaitsForItsRangeOutlivesTheOthers) {
   EXPECT_EQ(claims.back().stripes[0].state, StripeState::kComplete);
 }
 
+// The bytes that it was asked to keep are of an older attempt. A claim that names their owner would
+// make the new put an orphan as soon as that owner leaves.
+TEST_F(KeepingElsewhere, APutReplacesWhatIsBeingAdopted) {
+  hear(kPeer, Adopt{id_, Incarnation{1}, TargetEpoch{0}, meta(), kPeer});
+  EXPECT_EQ(said<Claim>().back().owner, kPeer);
+  ask(PutCommand{id_, Incarnation{2}, floats_meta(100'000), {}});
+  ask(WroteCommand{id_, Incarnation{2}, 100'000});
+  const auto claims = said<Claim>();
+  ASSERT_FALSE(claims.empty());
+  EXPECT_TRUE(claims.back().pinned);
+  EXPECT_EQ(claims.back().owner, kNoNode);
+}
+
 // The node must not stop: an object that nothing waits for is forgotten, and must not be looked up
 // again.
 TEST(KeepingWithoutGrace, DeclinesWhatItHasNoRoomFor) {

@@ -2,6 +2,7 @@
 #include "plan/engine/objects.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "plan/engine/owners.h"
@@ -32,7 +33,8 @@ void Objects::handle_lost(NodeId from, const Lost& lost) {
   if (object.is_whole() || object.put_request || object.inbound) return claim(lost.object);
   const std::string why = object.fault.empty() ? "" : "; it was here, but: " + object.fault;
   fail_waiters(object, lost.code, lost.text + why);
-  object.whole_wanted = object.exists = object.adopting = false;
+  object.end_wishes();
+  object.exists = false;
   if (!object.is_pinned() && !engine_.folds.is_folding(lost.object))
     void_bytes(lost.object, object);
   forget_if_empty(lost.object);
@@ -200,7 +202,7 @@ void Objects::fail_without_room(const ObjectId& name, const std::string& text) {
   LocalObject& object = *found;
   if (object.spilled) {  // it can't be read back: fail all waiters, here and elsewhere
     fail_waiters(object, Code::kStoreFull, text);
-    object.whole_wanted = false;
+    object.wanted_by_fold = object.wanted_by_all = false;
     engine_.transfers.fail_readers(name, text);
     return engine_.folds.fail_folds_of(name, text);
   }
@@ -209,7 +211,7 @@ void Objects::fail_without_room(const ObjectId& name, const std::string& text) {
   object.put_request.reset();
   object.inbound.reset();
   fail_waiters(object, Code::kStoreFull, text);
-  object.whole_wanted = object.adopting = false;
+  object.end_wishes();
   engine_.folds.member_lost(name);
   void_bytes(name, object);
   forget_if_empty(name);
@@ -229,9 +231,8 @@ void Objects::complete(const ObjectId& id, LocalObject& object) {
   for (const Waiter& waiter : object.waiters) answer_get(id, object, waiter);
   engine_.counters.waiters -= object.waiters.size();
   object.waiters.clear();
-  object.whole_wanted = false;
-  if (object.adopting) {
-    object.adopting = false;
+  object.wanted_by_fold = object.wanted_by_all = false;
+  if (std::exchange(object.adopting, false)) {
     if (!object.orphaned) object.keep = Keep::kAdopted;  // as its claim says already
     if (!object.is_pinned()) claim(id);
   }
@@ -367,7 +368,7 @@ void Objects::drop_object(const ObjectId& id, Incarnation upto, Cause cause) {
   if (cause == Cause::kDeleted) engine_.keeping.forget_gone(id);  // the home ends all of its leases
   object.begin({}, {}, Keep::kCopy, Finality::kFinal);
   object.adopting = false;
-  if (cause == Cause::kDeleted) object.whole_wanted = false;
+  if (cause == Cause::kDeleted) object.end_wishes();
   engine_.folds.erase_outcome(id);
   engine_.folds.note_here(id);
   if (object.is_wanted()) claim(id);

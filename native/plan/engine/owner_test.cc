@@ -196,5 +196,116 @@ TEST_F(Owner, RefusesWhoAsksForStripesThatItHasGivenUp) {
   EXPECT_EQ(said<PullRefused>().size(), 1U);
 }
 
+// A member whose bytes are spread over several nodes is fetched whole before it is folded.
+class OwnerOfASpreadSource : public OneEngine {
+ protected:
+  OwnerOfASpreadSource() : OneEngine(3, kHome) {}
+  ReduceOwn plan(const ObjectId& target, TargetEpoch epoch, std::uint32_t index,
+                 const ObjectId& source) {
+    ReduceOwn own;
+    own.target = target;
+    own.target_epoch = epoch;
+    own.meta = meta();
+    own.owned = {StripeIndex{0}};
+    own.source_count = own.count = 2;
+    own.members = {{index, source, Incarnation{1}, false}};
+    return own;
+  }
+  void is_spread(const ObjectId& source, NodeId home) {
+    hear(home, Located{source, Incarnation{1}, meta(), kNoNode});
+  }
+  // Whether the last claim of the object wants it; nothing if there was none.
+  std::optional<bool> wants(const ObjectId& object) {
+    std::optional<bool> wanted;
+    for (const Claim& claim : said<Claim>()) {
+      if (claim.object == object) wanted = claim.wants;
+    }
+    return wanted;
+  }
+  const ObjectId first_ = Nodes(3).object_at(2, 9);
+  const ObjectId spare_ = Nodes(3).object_at(2, 10);
+};
+
+TEST_F(OwnerOfASpreadSource, WantsAMemberNoLongerThatAnotherOneReplaces) {
+  hear(kHome, plan(id_, TargetEpoch{1}, 0, first_));
+  is_spread(first_, kOther);
+  EXPECT_EQ(wants(first_), true);
+  hear(kHome, plan(id_, TargetEpoch{2}, 1, spare_));
+  EXPECT_EQ(wants(first_), false);
+}
+
+// The home says where the later attempt is, and that one is located anew.
+TEST_F(OwnerOfASpreadSource, WantsAMemberNoLongerOfWhichALaterAttemptComes) {
+  hear(kHome, plan(id_, TargetEpoch{1}, 0, first_));
+  is_spread(first_, kOther);
+  EXPECT_EQ(wants(first_), true);
+  hear(kOther, Grant{first_, Incarnation{2}, {}, meta(), 1, StripeIndex{0}, kOther, LeaseId{1}});
+  ASSERT_EQ(said<PullStart>().size(), 1U);
+  engine_.handle_io(BlockLanded{kOther, transfer_, BlockIndex{0}}, now_);
+  engine_.check_invariants();
+  EXPECT_EQ(wants(first_), false);
+}
+
+// The result is wanted by all nodes, and is a member of another reduce whose fold ends.
+TEST_F(OwnerOfASpreadSource, StillWantsAResultForAllWhenAFoldOfItEnds) {
+  ReduceOwn inner = plan(id_, TargetEpoch{1}, 0, first_);
+  inner.everywhere = true;
+  inner.stripe_count = 2;
+  hear(kHome, inner);
+  const ObjectId outer = Nodes(3).object_at(kHome.value - 1, 40);
+  hear(kHome, plan(outer, TargetEpoch{1}, 0, id_));
+  is_spread(id_, kHome);
+  hear(kHome, Drop{outer, Incarnation{1}, false});
+  hear(kHome, ResyncWanted{});  // so it says again what it wants
+  EXPECT_EQ(wants(id_), true);
+}
+
+// Two calls of one client over the same sources, of which no node has the second yet.
+class CallsOfTheSameSources : public OneEngine {
+ protected:
+  CallsOfTheSameSources() : OneEngine(3, kHome) {}
+  void call(const ObjectId& target, Instant at) {
+    ask_at(ReduceCommand{target, ReduceOp::kSum, 2, 2}, at);
+    for (const std::uint32_t index : {0U, 1U}) {
+      ask_at(ReduceSourceCommand{target, {index, sources_[index], {}, false}, false}, at);
+    }
+  }
+  void ask_at(CommandBody body, Instant at) {
+    engine_.handle_command({ClientId{1}, RequestId{++last_ask_}, std::move(body)}, at);
+  }
+  // Targets that were handed to their home with sources since the last look.
+  std::set<ObjectId> forward_targets() {
+    std::set<ObjectId> targets;
+    for (const ReduceWant& want : said<ReduceWant>()) {
+      if (!want.confirmed.empty()) targets.insert(want.target);
+    }
+    return targets;
+  }
+  const ObjectId second_ = Nodes(3).object_at(kHome.value - 1, 40);
+  const std::vector<ObjectId> sources_{Nodes(3).object_at(2, 9), Nodes(3).object_at(2, 10)};
+  std::uint64_t last_ask_ = 500;
+};
+
+TEST_F(CallsOfTheSameSources, BothWaitForTheHomesAnswers) {
+  call(id_, now_);
+  call(second_, now_);
+  hear(kOther, Located{sources_[0], Incarnation{1}, meta(), kOther});
+  EXPECT_TRUE(forward_targets().empty()) << "the home has not answered for the other source";
+  hear(kOther, Located{sources_[1], {}, {}, kNoNode});  // no node has it yet
+  EXPECT_EQ(forward_targets(), (std::set<ObjectId>{id_, second_}));
+}
+
+TEST_F(CallsOfTheSameSources, EachWaitsAsLongForAnAnswer) {
+  const Duration window = EngineConfig{}.progress_window;
+  call(id_, now_);
+  const Instant later = now_ + Duration{window.ns - 1};
+  call(second_, later);
+  hear(kOther, Located{sources_[0], Incarnation{1}, meta(), kOther});
+  engine_.handle_timeout(now_ + window);
+  EXPECT_EQ(forward_targets(), std::set<ObjectId>{id_});
+  engine_.handle_timeout(later + window);
+  EXPECT_EQ(forward_targets(), std::set<ObjectId>{second_});
+}
+
 }  // namespace
 }  // namespace hoplite

@@ -7,6 +7,8 @@ namespace hoplite {
 
 void LocalObject::begin(const BytesName& name, const ObjectMeta& described, Keep why,
                         Finality how) {
+  // Another attempt, or bytes that are made here, are not what the home asked this node to keep.
+  if (name.incarnation != incarnation || why == Keep::kMade) adopting = false;
   incarnation = name.incarnation;
   target_epoch = name.target_epoch;
   meta = described;
@@ -49,7 +51,8 @@ bool LocalObject::has_range(Extent range) const {
 }
 
 Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range) {
-  const bool is_others = object.adopting || object.keep == Keep::kAdopted;
+  const bool is_kept = object.elsewhere || !object.orphaned;
+  const bool is_others = object.adopting || (object.keep == Keep::kAdopted && is_kept);
   Claim claim{.object = id,
               .incarnation = object.incarnation,
               .target_epoch = object.target_epoch,

@@ -43,7 +43,7 @@ enum class Keep : std::uint8_t {
   kAdopted,  // until it is deleted, for a node that drained
 };
 
-// Which bytes of it others may read. A fold makes kTentative or kBranch; the commit of a reduce
+// Whether others may read its bytes. A fold makes kTentative or kBranch; the commit of a reduce
 // makes kTentative to kFinal; other bytes begin anew.
 enum class Finality : std::uint8_t {
   kFinal,      // of a put, or of a committed reduce
@@ -51,8 +51,7 @@ enum class Finality : std::uint8_t {
   kBranch,     // of a reduce, in this view; its parent reads it as it is
 };
 
-// Of bytes that come from another node: a reduce's are tentative until this node hears of its
-// commit.
+// A copy of a reduce's result is tentative until this node hears of the commit.
 constexpr Finality finality_of_copy(TargetEpoch epoch) {
   return epoch.value == 0 ? Finality::kFinal : Finality::kTentative;
 }
@@ -64,14 +63,14 @@ struct LocalObject {
   Keep keep = Keep::kCopy;
   Finality finality = Finality::kFinal;
   NodeId owner;  // of an adopted object: the node that reports its last reference
-  // What its home said of it last:
+  // The last word of its home:
   bool orphaned = false;   // its owner has died: it may be read, and is evicted first
   bool elsewhere = false;  // this node drains, and another one keeps it
   // Why it is wanted, besides `waiters`:
-  bool exists = false;        // some waiter knows that it was put
-  bool adopting = false;      // to be kept here, for a node that drains
-  bool whole_wanted = false;  // by a fold that pulls no blocks of it, or by an owner of a result
-                              // that all nodes will read
+  bool exists = false;                // some waiter knows that it was put
+  bool adopting = false;              // to be kept here, for a node that drains
+  bool wanted_by_fold = false;        // whole, by a fold here that pulls no blocks of it
+  bool wanted_by_all = false;         // by an owner of a result that all nodes will read
   std::uint64_t written_bytes = 0;    // how far it is written, or read back
   std::optional<Waiter> put_request;  // a put whose bytes are not all here
   std::optional<Bytes> inbound;       // a small object's bytes that wait for their range
@@ -86,6 +85,7 @@ struct LocalObject {
   // Other bytes take the place of those that were here. REQUIRES: their range is given back.
   void begin(const BytesName& name, const ObjectMeta& described, Keep why, Finality how);
 
+  void end_wishes() { wanted_by_fold = wanted_by_all = adopting = false; }   // but those of waiters
   [[nodiscard]] bool is_writing() const { return put_request && !inbound; }  // by its client
   [[nodiscard]] bool is_pinned() const { return keep != Keep::kCopy && !orphaned && !elsewhere; }
   [[nodiscard]] bool is_final() const { return finality == Finality::kFinal; }
@@ -100,7 +100,9 @@ struct LocalObject {
   [[nodiscard]] std::uint64_t orphaned_bytes() const {  // of the arena
     return orphaned && extent ? extent->size_bytes : 0;
   }
-  [[nodiscard]] bool is_wanted() const { return !waiters.empty() || whole_wanted || adopting; }
+  [[nodiscard]] bool is_wanted() const {
+    return !waiters.empty() || wanted_by_fold || wanted_by_all || adopting;
+  }
   [[nodiscard]] bool has_block(BlockIndex block) const;
   [[nodiscard]] bool spans(Extent range) const {
     return range.offset <= meta.size_bytes && range.size_bytes <= meta.size_bytes - range.offset;

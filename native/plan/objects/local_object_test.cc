@@ -111,7 +111,7 @@ TEST(LocalObject, MayBeEvictedOnlyWhenNobodyNeedsIt) {
   EXPECT_TRUE(needed([](LocalObject& o) { o.keep = Keep::kMade; }));
   EXPECT_TRUE(needed([](LocalObject& o) { o.pins[ClientId{1}] = 1; }));
   EXPECT_TRUE(needed([](LocalObject& o) { o.waiters.push_back({}); }));
-  EXPECT_TRUE(needed([](LocalObject& o) { o.whole_wanted = true; }));
+  EXPECT_TRUE(needed([](LocalObject& o) { o.wanted_by_fold = true; }));
   EXPECT_TRUE(needed([](LocalObject& o) { o.finality = Finality::kTentative; }));
   EXPECT_TRUE(needed([](LocalObject& o) { o.stripes[0].state = StripeState::kIdle; }));
 }
@@ -141,7 +141,7 @@ TEST(LocalObject, IsPinnedWhereItWasMadeOrAdoptedUnlessItsHomeSaysOtherwise) {
 TEST(LocalObject, KeepsNothingOfOlderBytesButItsWishes) {
   LocalObject object = in_stripes(StripeState::kComplete, StripeState::kComplete);
   object.keep = Keep::kMade;
-  object.whole_wanted = true;
+  object.wanted_by_fold = true;
   const ObjectMeta meta{10, 10, {{DType::kOpaque, 10}}, ""};
   object.begin({Incarnation{2}, TargetEpoch{3}}, meta, Keep::kCopy,
                finality_of_copy(TargetEpoch{3}));

@@ -25,6 +25,14 @@ void Folding::stop_waiting(const Accumulator::Member& member) {
   waiting_at.erase({member.sender, member.source.index});
 }
 
+std::set<ObjectId> Folding::whole_sources() const {
+  std::set<ObjectId> sources;
+  for (const auto& [index, member] : accumulator.members()) {
+    if (member.whole) sources.insert(member.source.object);
+  }
+  return sources;
+}
+
 std::size_t Folding::take_slot() {
   if (free_slots.empty()) return slots++;
   return free_slots.extract(free_slots.begin()).value();

@@ -37,7 +37,8 @@ struct Folding {
   // More members have come; `all`: what was known of the others has changed as well.
   void note_members(const ReduceOwn& own, bool all);
   void stop_waiting(const Accumulator::Member& member);
-  std::size_t take_slot();  // the lowest free one
+  [[nodiscard]] std::set<ObjectId> whole_sources() const;  // of members that are fetched whole
+  std::size_t take_slot();                                 // the lowest free one
   // Returns the member with which an owner begins: each owner with another one, so that not all
   // pull from the same node at once.
   [[nodiscard]] std::uint32_t first_in_turn() const;

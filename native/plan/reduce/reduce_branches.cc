@@ -59,7 +59,7 @@ void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Members
   });
   // The caller's node is the last of a chain, where it only sends, because it will receive the
   // result.
-  if (plan.is_chain() && callers != sites.end()) std::rotate(callers, callers + 1, sites.end());
+  if (plan.is_unary() && callers != sites.end()) std::rotate(callers, callers + 1, sites.end());
   if (sites.empty()) return;
   const std::uint32_t degree = degree_for(plan, static_cast<std::uint32_t>(sites.size()));
   const auto inputs = pull_from(target, plan, sites, degree, nullptr, view);
@@ -69,7 +69,7 @@ void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Members
 // Returns from how many of `nodes` nodes one node pulls.
 std::uint32_t ReduceTree::degree_for(const Plan& plan, std::uint32_t nodes) const {
   if (!allows_branches(plan.deterministic, plan.share, *plan.meta)) return std::max(nodes, 1U);
-  if (plan.is_chain()) return 1;
+  if (plan.is_unary()) return 1;
   if (config_.reduce_degree > 0) return config_.reduce_degree;
   // A tree is only for a reduce that its caller's node plans, except when the sources' bytes come
   // with the answers to Locate.
@@ -112,7 +112,7 @@ NodeId ReduceTree::unary_root(const Plan& plan, const Membership& view) const {
 }
 
 // Falls back to stripes, because two nodes of the chain can't reach each other.
-void ReduceTree::drop_chain(const ObjectId& target, Plan& plan) {
+void ReduceTree::drop_unary(const ObjectId& target, Plan& plan) {
   for (const NodeId owner : plan.owners) {
     parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
   }
@@ -272,7 +272,7 @@ void ReduceTree::lose_input(const ObjectId& target, Plan& plan, std::uint32_t in
 void ReduceTree::lose_branch(const ObjectId& target, Plan& plan, const ObjectId& branch) {
   const auto known = plan.branches.find(branch);
   if (known == plan.branches.end()) return;
-  if (plan.is_chain()) return drop_chain(target, plan);
+  if (plan.is_unary()) return drop_unary(target, plan);
   plan.branch_use = BranchUse::kNone;
   undo_limb(target, plan, ObjectId{known->second.limb});
 }

@@ -1,4 +1,4 @@
-// What the planner of one reduce knows: its request, its members and where they are, the owners of
+// The planner's state of one reduce: its request, its members and where they are, the owners of
 // its stripes, its branches. Plain data, which ReduceTree changes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,14 +34,14 @@ struct ReducePlan {
     kWanted,    // a caller stands behind it
     kRaised,    // so too, and its target epoch is not published yet
   };
-  // What owners may pull besides sources. Transitions:
+  // Inputs that owners may have besides sources. Transitions:
   //
   //   from           event                                          to
-  //   kTree          a chain is chosen, with its only owner         kChain
-  //   kTree, kChain  two nodes of a branch can't reach each other   kNone
+  //   kTree          a chain is chosen, with its only owner         kUnary
+  //   kTree, kUnary  two nodes of a branch can't reach each other   kNone
   enum class BranchUse : std::uint8_t {
     kTree,   // branches, as many as the model says
-    kChain,  // one branch, of all other nodes; for a large object
+    kUnary,  // one branch, of all other nodes; for a large object
     kNone,   // no branch any more
   };
 
@@ -77,7 +77,7 @@ struct ReducePlan {
   [[nodiscard]] bool is_wanted() const { return stage != Stage::kReported; }
   [[nodiscard]] bool has_ended() const { return state.phase != ReducePhase::kRunning; }
   [[nodiscard]] bool may_branch() const { return branch_use != BranchUse::kNone; }
-  [[nodiscard]] bool is_chain() const { return branch_use == BranchUse::kChain; }
+  [[nodiscard]] bool is_unary() const { return branch_use == BranchUse::kUnary; }
   [[nodiscard]] NodeId holder_of(std::uint32_t index) const;  // kNoNode: not located yet
 };
 

@@ -33,17 +33,14 @@ std::size_t copies_of(const std::vector<ReduceSource>& located, std::size_t coun
 
 void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membership& view) {
   Plan& plan = plans_[want.target];
+  if (plan.is_wanted() && plan.count != want.count) return;  // untrue: its members are chosen by it
   if (!plan.is_wanted()) plan.stage = Stage::kWanted;
   plan.caller = from;
   plan.op = want.op;
   // The count never shrinks: a want that names fewer sources is untrue, because known members may
   // lie beyond it.
   plan.source_count = std::max(plan.source_count, want.source_count);
-  if (std::exchange(plan.count, want.count) != want.count) {  // members are chosen anew
-    plan.members.clear();
-    plan.locating.clear();
-    plan.considered = plan.sought = 0;
-  }
+  plan.count = want.count;
   plan.everywhere = want.everywhere;
   plan.deterministic = want.deterministic;
   plan.share = want.share;
@@ -315,13 +312,13 @@ std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& v
 void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Membership& view) {
   const NodeId root = plan.owners.empty() ? unary_root(plan, view) : kNoNode;
   if (root != kNoNode) {
-    plan.branch_use = BranchUse::kChain;
+    plan.branch_use = BranchUse::kUnary;
     plan.owners = {root};
     return raise_epoch(target, plan);
   }
   const std::vector<NodeId> able = able_nodes(plan, view);
   const auto lives = [&](NodeId owner) { return view.is_live(owner); };
-  if (!plan.is_chain() && lives(able.front()) &&
+  if (!plan.is_unary() && lives(able.front()) &&
       std::none_of(plan.owners.begin(), plan.owners.end(), lives)) {
     plan.owners.clear();  // no stripe is left, so all are cut anew for the able nodes
   }
@@ -372,7 +369,7 @@ void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {
                   .everywhere = plan.everywhere,
                   .members = {},
                   .sealed = plan.placed.count() == plan.count,
-                  .is_unary = plan.is_chain()};
+                  .is_unary = plan.is_unary()};
     for (std::size_t i = 0; i < plan.owners.size(); ++i) {
       if (plan.owners[i] == owner) own.owned.emplace_back(static_cast<std::uint16_t>(i));
     }

@@ -82,7 +82,7 @@ class ReduceTree {
   void undo_limb(const ObjectId& target, Plan& plan, const ObjectId& limb);
   void undo_limbs_at(const ObjectId& target, Plan& plan, NodeId node);
   [[nodiscard]] NodeId unary_root(const Plan& plan, const Membership& view) const;
-  void drop_chain(const ObjectId& target, Plan& plan);
+  void drop_unary(const ObjectId& target, Plan& plan);
   void lose_input(const ObjectId& target, Plan& plan, std::uint32_t index);
   void lose_branch(const ObjectId& target, Plan& plan, const ObjectId& branch);
   void handle_branch_report(NodeId from, const ReduceReport& report, const Membership& view);

@@ -76,11 +76,14 @@ void Calls::handle_reduce_source(const ReduceSourceCommand& command) {
   const ObjectId& object = command.source.object;
   const Locate question{object, command.source.incarnation, kNoNode, false,
                         carried_bytes_max(it->second.want.source_count, engine_.config)};
-  if (!locates_.try_emplace(object, question).second) return;
-  engine_.outgoing.send(engine_.peers.home_of(object), question);
+  const auto [open, is_new] = locates_.try_emplace(object, question);
+  // An open question is asked again, because its answer may have been for an earlier call.
+  if (is_new || !it->second.is_planned)
+    engine_.outgoing.send(engine_.peers.home_of(object), open->second);
   if (it->second.is_planned) return;
+  if (it->second.unanswered.empty())
+    answers_due_.emplace_back(engine_.now + engine_.config.progress_window, command.target);
   it->second.unanswered.insert(object);
-  if (!answers_due_) answers_due_ = engine_.now + engine_.config.progress_window;
 }
 
 void Calls::handle_located(NodeId from, const Located& located, Bytes payload) {
@@ -294,12 +297,18 @@ void Calls::repeat_questions(std::optional<NodeId> only_to) {
 
 // Plans what still waits for a home's answer.
 void Calls::stop_waiting_for_answers() {
-  if (!answers_due_ || *answers_due_ > engine_.now) return;
-  answers_due_.reset();
-  for (auto& [target, call] : calls_) {
-    call.unanswered.clear();
-    begin_call(target);
+  while (!answers_due_.empty() && answers_due_.front().first <= engine_.now) {
+    const auto call = calls_.find(answers_due_.front().second);
+    answers_due_.pop_front();
+    if (call == calls_.end()) continue;
+    call->second.unanswered.clear();
+    begin_call(call->first);
   }
+}
+
+std::optional<Instant> Calls::next_deadline() const {
+  if (answers_due_.empty()) return std::nullopt;
+  return answers_due_.front().first;
 }
 
 void Calls::add_stats(EngineStats& stats) const {

@@ -54,7 +54,7 @@ class Calls {
   void repeat_questions(std::optional<NodeId> only_to);  // and calls, and their failures
 
   void stop_waiting_for_answers();
-  [[nodiscard]] std::optional<Instant> next_deadline() const { return answers_due_; }
+  [[nodiscard]] std::optional<Instant> next_deadline() const;
   void add_stats(EngineStats& stats) const;
   void check_invariants() const;
 
@@ -68,7 +68,8 @@ class Calls {
   std::map<ObjectId, Call> calls_;
   std::map<ObjectId, Locate> locates_;
   std::map<ObjectId, ReduceReport> failed_;  // reduces called here; until deleted
-  std::optional<Instant> answers_due_;       // while a reduce waits to hear which sources are there
+  // Until when a reduce waits to hear which sources are there, in order of time.
+  std::deque<std::pair<Instant, ObjectId>> answers_due_;
 };
 
 }  // namespace hoplite

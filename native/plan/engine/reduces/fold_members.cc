@@ -169,7 +169,7 @@ Here Folds::fold_local(const ObjectId& target, Folding& folding, Accumulator::Me
   ++engine_.counters.members_looked_at;
   LocalObject* const found = engine_.objects.find(member.source.object);
   if (found == nullptr && member.whole)
-    engine_.objects.make(member.source.object).whole_wanted = true;
+    engine_.objects.make(member.source.object).wanted_by_fold = true;
   const bool comes = member.whole || (member.source.is_branch && member.located &&
                                       member.sender == engine_.config.node);
   const Here elsewhere = comes ? Here::kSome : Here::kNothing;
@@ -182,6 +182,7 @@ Here Folds::fold_local(const ObjectId& target, Folding& folding, Accumulator::Me
   if (member.whole && member.source.incarnation.value > 0 &&
       source.incarnation > member.source.incarnation) {
     member.whole = member.located = false;  // a later attempt has put it again; the home says so
+    stop_wanting(member.source.object);
     return Here::kNothing;
   }
   const bool fits =
@@ -190,8 +191,8 @@ Here Folds::fold_local(const ObjectId& target, Folding& folding, Accumulator::Me
       (member.source.incarnation.value == 0 || member.source.incarnation == source.incarnation);
   const bool produced =
       source.is_writing() || source.is_whole() || source.finality == Finality::kBranch;
-  if (member.whole && !source.is_whole() && !source.whole_wanted && !source.is_writing()) {
-    source.whole_wanted = true;
+  if (member.whole && !source.is_whole() && !source.wanted_by_fold && !source.is_writing()) {
+    source.wanted_by_fold = true;
     engine_.objects.claim(member.source.object);
   }
   if (!fits || (!produced && !member.whole)) return elsewhere;

@@ -66,8 +66,13 @@ void Folds::handle_reduce_own(NodeId from, const ReduceOwn& own) {
   Folding& folding = fold->second;
   const bool raised = object.target_epoch < own.target_epoch;
   const bool is_other = is_new || asks_for_more(own, folding.accumulator.own());
+  const std::set<ObjectId> wanted = raised ? folding.whole_sources() : std::set<ObjectId>{};
   if (!is_new && !folding.accumulator.handle_own(own)) return;
   folding.note_members(own, is_other);
+  const std::set<ObjectId> still_wanted = raised ? folding.whole_sources() : wanted;
+  for (const ObjectId& source : wanted) {
+    if (!still_wanted.contains(source)) stop_wanting(source);
+  }
   dirty_folds_.insert(own.target);
   folding.reported.clear();  // a new home has no report yet
   if (raised) {
@@ -88,7 +93,7 @@ void Folds::handle_reduce_own(NodeId from, const ReduceOwn& own) {
                own.is_branch ? Finality::kBranch : Finality::kTentative);
   own_stripes(own, folding, object);
   // A node that fetches the result only after the commit would wait for the time of one more copy.
-  if (own.everywhere && !own.share.is_share()) object.whole_wanted = true;
+  if (own.everywhere && !own.share.is_share()) object.wanted_by_all = true;
   if (!reserve_fold(folding, object))
     return engine_.objects.refuse_range(own.target, own.meta.size_bytes);
   if (object.extent) engine_.objects.claim(own.target);
@@ -246,7 +251,7 @@ void Folds::handle_reduce_state(NodeId from, const ReduceState& state) {
   if (found == nullptr) return;
   if (state.phase == ReducePhase::kFailed) {
     engine_.objects.fail_waiters(*found, state.code, state.text);
-    found->whole_wanted = false;
+    found->wanted_by_fold = found->wanted_by_all = false;
     return engine_.objects.drop_object(state.target, Incarnation{1}, Cause::kLost);
   }
   if (state.target_epoch > found->target_epoch) {
@@ -310,17 +315,24 @@ void Folds::end_fold(const ObjectId& target) {
   for (const Extent& range : it->second.workspace.ranges())
     engine_.inventory.release(range, engine_.now);
   for (const auto& [index, member] : it->second.accumulator.members()) {
-    LocalObject* const source = engine_.objects.find(member.source.object);
-    if (!member.whole || source == nullptr) continue;
-    source->whole_wanted = false;
-    engine_.objects.note_use(member.source.object);
-    engine_.objects.drop_unwanted(member.source.object);
+    if (member.whole) stop_wanting(member.source.object);
   }
   for (const auto& [other, folding] : folds_) dirty_folds_.insert(other);  // may want it too
   const ObjectId key = workspace_key(target);
   if (slot_keys_.erase(key) > 0) engine_.inventory.cancel(key, engine_.now);
   folds_.erase(it);
   dirty_folds_.erase(target);
+}
+
+// A source is no longer fetched whole for a fold here. Folds that still want it are marked for a
+// look at it.
+void Folds::stop_wanting(const ObjectId& source) {
+  LocalObject* const found = engine_.objects.find(source);
+  if (found == nullptr) return;
+  found->wanted_by_fold = false;
+  engine_.objects.note_use(source);
+  engine_.objects.drop_unwanted(source);
+  note_here(source);
 }
 
 // The result is not folded, because nothing here has room for it.

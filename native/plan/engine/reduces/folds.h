@@ -87,6 +87,7 @@ class Folds {
   void publish_folded(const ObjectId& target, Folding& folding);
   void commit_target(const ReduceState& state, LocalObject& object);
   void raise_target(const ReduceState& state, LocalObject& object);
+  void stop_wanting(const ObjectId& source);
   void report(const ObjectId& target, ReduceReport report);
   void report_committed(const ObjectId& target);
   // blocks (fold_blocks.cc)
