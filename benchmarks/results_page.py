@@ -51,6 +51,9 @@ AHEAD = """\
 ## Where we lose
 
 Every row of this page in which a peer is ahead, by how much, the largest lead first.
+Peers also lead where these tables have no rows: objects of 32 KiB or less under Ray, small
+gradients on one machine, OpenMPI for 1 KiB, and messages of 64 MB over TCP
+([performance notes](../internals/performance/README.md)).
 """
 NOT_AHEAD = """\
 ## Where we lose
@@ -65,7 +68,7 @@ Every row in which hoplite_ray misses its own goal, the farthest first.
 UNMEASURED = """\
 ## Not measured yet
 
-`make results` measures these tables as well; no lines of them are kept so far.
+`make results` measures these tables as well; `docs/measured` has no figures of them yet.
 """
 
 
@@ -235,10 +238,10 @@ def _where(part: Part) -> str:
     if networks:
         lines.append(f"Network: {'; '.join(networks)}.")
     lines.append(f"Machine: {'; '.join(machines)}.")
-    when = f", measured on {' and '.join(days)}" if days else ", on a day that its lines don't say"
+    when = f", measured on {' and '.join(days)}" if days else "; date not recorded"
     lines.append(f"Commit: {_short(part.commit)}{when}.")
     if not has_command:
-        lines.append("Its lines don't say the command.")
+        lines.append("Command not recorded.")
     wrapped = ["\n".join(textwrap.wrap(line, COLUMNS_MAX)) for line in lines]
     return "\n".join(wrapped) + "\n"
 

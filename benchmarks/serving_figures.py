@@ -63,12 +63,12 @@ def _timelines(records: Sequence[Record]) -> Iterator[Figure]:
                 for _, took, failure, held in queries
                 if held
             ]
-        case, by = f"{application} whose replica is killed", EDGES[edges]
+        case, by = f"{application}, one replica killed", EDGES[edges]
         failed = sum(has_failed for _, has_failed in met)
         share = (failed / len(met),) if met else ()
         none_met = None if met else "no query had begun on the dead replica"
         yield Figure(
-            case=f"{case}: failed of the queries there",
+            case=f"{case}: its queries that failed",
             by=by,
             unit="share",
             samples=share,
@@ -77,7 +77,7 @@ def _timelines(records: Sequence[Record]) -> Iterator[Figure]:
         )
         later = tuple(seconds for seconds, has_failed in met if not has_failed)
         yield Figure(
-            case=f"{case}: most that an answer is late",
+            case=f"{case}: longest extra wait for an answer",
             by=by,
             unit="s",
             samples=(max(later),) if later else (),

@@ -31,7 +31,7 @@ TABLES = (
     Table(
         "canonical",
         "Two numbers",
-        "Two numbers say whether a change made this machine slower.",
+        "For maintainers: whether a change made the code slower. They show nothing of a network.",
         ("canonical",),
         30,
     ),

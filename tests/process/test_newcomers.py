@@ -41,7 +41,7 @@ def counter(nodes: Nodes, rank: int, name: str) -> int:
 
 
 def wait_until_parked(nodes: Nodes, rank: int, more_than: int) -> None:
-    """Wait until a node has kept and dropped so many messages of a view that it has not heard of."""
+    """Wait until a node has had so many messages of a view that it does not know."""
     deadline = time.monotonic() + WAIT_S
     while (parked := counter(nodes, rank, "messages_parked")) <= more_than:
         assert time.monotonic() < deadline, f"{parked} messages are parked, not {more_than}"
