@@ -79,7 +79,7 @@ class Sender {
     std::uint32_t next = 0;  // in the stripe
     std::uint32_t credits = 0;
     std::uint64_t turn = 0;  // when it was served last
-    bool is_early = false;   // it is of a branch that was not here yet
+    bool is_early = false;   // its branch was not here when it began
   };
   // The load of one peer's pulls, bounded because the sender looks at each pull for every block.
   struct Load {

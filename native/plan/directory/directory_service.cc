@@ -272,9 +272,9 @@ bool Directory::has_begun(const Entry& entry) {
 
 // Gives all waiting receivers their places at once: when the object becomes known, and again for a
 // forest when some node's link turns out to be busy with other objects.
-// Order: a ring behind the origin for one stripe, or once bytes flow, because many broadcasts may
-// then share the links and a ring lets each node send the same amount. Otherwise a hash of object
-// and node, so that no node is near the top of all forests.
+// Order: a ring behind the origin for one stripe, or once bytes flow. Many broadcasts may then
+// share the links, and in a ring each node sends the same amount. Otherwise a hash of object and
+// node, so that no node is near the top of all forests.
 bool Directory::grant_whole_plan(const ObjectId& object, Entry& entry, Instant now) {
   if (entry.target_epoch.value > 0 || entry.stripe_count == 0) return false;
   NodeId origin = kNoNode;

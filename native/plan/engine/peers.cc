@@ -48,7 +48,7 @@ bool Peers::handle_set_view(const SetViewCommand& view) {
   }
   if (!engine_.directory.is_recovering()) engine_.reduces.handle_recovered(view_);
   engine_.folds.drop_branches();
-  asked_again_.clear();
+  resyncs_awaited_.clear();
   resyncs_.clear();
   resync(std::nullopt, {.draining = draining_});
   return true;
@@ -81,7 +81,7 @@ void Peers::handle_link_up(const LinkUp& event) {
 void Peers::void_exchange_with(NodeId node) {
   engine_.outgoing.remove_link(node);
   parked_.forget(node);
-  asked_again_.erase(node);
+  resyncs_awaited_.erase(node);
   resyncs_.erase(node);
   engine_.transfers.stop_sending_to(node);
   engine_.directory.handle_link_down(node);
@@ -129,8 +129,8 @@ void Peers::handle_resync_done(NodeId from, const ResyncDone& done) {
   // peer: claims, ResyncDone │ this node, without that view: claims dropped │ this node: view,
   // ResyncWanted │ the first ResyncDone comes. It must not end the recovery, because its claims are
   // missing. Test: ParkedEngine.DoesNotTakeTheEndOfWhatItDroppedForTheEndOfTheAnswer.
-  if (done.is_asked) asked_again_.erase(from);
-  if (asked_again_.contains(from) || !is_awaited) return;
+  if (done.is_asked) resyncs_awaited_.erase(from);
+  if (resyncs_awaited_.contains(from) || !is_awaited) return;
   engine_.directory.handle_resync_done(from, engine_.now);
   if (recovering && !engine_.directory.is_recovering()) engine_.reduces.handle_recovered(view_);
 }
@@ -140,7 +140,7 @@ void Peers::handle_resync_wanted(NodeId from) {
   if (!engine_.outgoing.is_up(from) || ++resyncs_[from] > kResyncsMax) return;
   engine_.directory.handle_link_down(from);
   // The peer lost the first one.
-  if (asked_again_.contains(from)) engine_.outgoing.send(from, ResyncWanted{});
+  if (resyncs_awaited_.contains(from)) engine_.outgoing.send(from, ResyncWanted{});
   resync(from, {.draining = draining_, .is_asked = true});
   engine_.reduces.handle_link_up(from, view_);
 }
@@ -152,7 +152,7 @@ void Peers::resync(std::optional<NodeId> only_to, const ResyncDone& end) {
   for (const NodeId peer : engine_.outgoing.links()) {
     const bool is_asked = !only_to || peer == *only_to;
     if (!is_asked || !parked_.take_dropped(peer, view_.epoch())) continue;
-    asked_again_.insert(peer);
+    resyncs_awaited_.insert(peer);
     engine_.outgoing.send(peer, ResyncWanted{});
   }
   engine_.keeping.repeat_deletions(only_to);

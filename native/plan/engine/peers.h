@@ -54,7 +54,7 @@ class Peers {
   std::map<NodeId, Member> connected_;
   Parked parked_;
   std::map<NodeId, std::size_t> resyncs_;  // requests of each to repeat everything, in this view
-  std::set<NodeId> asked_again_;  // peers that have not ended their answer to a ResyncWanted
+  std::set<NodeId> resyncs_awaited_;  // peers that have not ended their answer to a ResyncWanted
   bool draining_ = false;
 };
 

@@ -231,7 +231,7 @@ void Transfers::land_in_object(TransferId transfer, Pull& pull, bool has_begun) 
   stripe.state = StripeState::kComplete;
   end_pull(transfer, Notice::kSilent);
   if (!object.is_complete()) {  // claimed with the next progress, to save messages
-    unsaid_.insert(id);
+    unclaimed_.insert(id);
     return;
   }
   engine_.objects.claim(id);
@@ -247,7 +247,7 @@ void Transfers::report_progress() {
   const auto landed = std::exchange(landed_, {});
   const std::uint64_t landed_all = std::exchange(landed_all_, 0);
   const bool is_busy = is_link_busy(landed_all, elapsed, landed_rate_most_);
-  for (const ObjectId& id : std::exchange(unsaid_, {})) {
+  for (const ObjectId& id : std::exchange(unclaimed_, {})) {
     if (engine_.objects.contains(id)) engine_.objects.claim(id);
   }
   std::map<ObjectId, Progress> said;

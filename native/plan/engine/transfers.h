@@ -85,7 +85,7 @@ class Transfers {
   std::map<ObjectId, std::uint64_t> landed_;  // bytes that landed since the last report
   std::uint64_t landed_all_ = 0;
   std::uint64_t landed_rate_most_ = 0;  // recent peak, per second
-  std::set<ObjectId> unsaid_;           // objects with stripes newer than their claims
+  std::set<ObjectId> unclaimed_;        // objects with stripes newer than their claims
 };
 
 }  // namespace hoplite

@@ -72,9 +72,9 @@ std::optional<RailId> Rails::choose(const std::vector<Rail>& rails,
   const auto fastest = std::max_element(
       rails.begin(), rails.end(), [&](const Rail& a, const Rail& b) { return rate(a) < rate(b); });
   const auto patience = finish_ns(fastest->queued_bytes, size_bytes, rate(*fastest));
-  // Long queues show which of several rails is the faster. A single one is kept busy by two blocks:
-  // what is queued beyond that goes out in vain when its receiver is given another sender, and of
-  // several stripes the first one asked for would go ahead.
+  // Long queues show which of several rails is the faster. A single one is kept busy by two blocks.
+  // More would be wasted if the receiver gets another sender, and would let the stripe that was
+  // asked for first go ahead of the others.
   const auto most = rails.size() > 1
                         ? queue_bytes_max_
                         : std::min(queue_bytes_max_, std::max(2 * size_bytes, kQueueBytesMin));

@@ -93,7 +93,7 @@ struct ObjectRow {  // one object as ListCommand's answer shows it
   ObjectId object;
   Incarnation incarnation;
   std::uint64_t size_bytes = 0;
-  const char* state = "";  // "whole", "partial", "writing" or "wanted"
+  const char* state = "";  // "whole", "partial", "writing", "spilled" or "wanted"
   bool pinned = false, orphaned = false;
   bool sole = false;  // True if this node knows of no other node that keeps it
   std::uint64_t mappings = 0, waiters = 0;

@@ -46,7 +46,7 @@ struct Deleted {  // answers Delete: no member keeps any of it
   Incarnation upto;  // as asked for
   bool operator==(const Deleted&) const = default;
 };
-struct Standing {  // how your copy stands; answered by a claim that says the same
+struct Standing {  // of the receiver's copy; answered by a claim that says the same
   ObjectId object;
   Incarnation incarnation;
   bool orphaned = false;

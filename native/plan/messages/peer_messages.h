@@ -128,7 +128,7 @@ struct Push {  // a small object's bytes (the payload); pass them on to `forward
   std::vector<NodeId> forward;
   bool operator==(const Push&) const = default;
 };
-struct PushTo {  // the home to a holder: push your copy to these
+struct PushTo {  // the home to a holder, which pushes its copy to these
   ObjectId object;
   Incarnation incarnation;
   std::vector<NodeId> receivers;
@@ -140,7 +140,7 @@ struct Lost {  // answers a Claim that wants, or a Locate; of a holder: no room 
   std::string text;
   bool operator==(const Lost&) const = default;
 };
-struct Drop {  // free your copy of it: it was deleted, or a newer attempt has replaced it
+struct Drop {  // the receiver frees its copy: it was deleted, or a newer attempt replaces it
   ObjectId object;
   Incarnation upto;
   bool deleted = true;  // then the answer is a claim of what is left

@@ -44,20 +44,20 @@ struct ReduceState {  // to the caller, the owners, and every holder or waiter o
 
 // ---- receiver to sender, and back; the frame's transfer id names the edge ----
 
-struct PullStart {  // send me blocks = stripe (mod stripe_count) from the n-th on
+struct PullStart {  // asks for the blocks = stripe (mod stripe_count), from the n-th on
   ObjectId object;
   Incarnation incarnation;
   TargetEpoch target_epoch;
   std::uint16_t stripe_count = 1;
   StripeIndex stripe;
   std::uint32_t from = 0;
-  std::uint32_t credits = 0;  // blocks you may send until more Credit comes
+  std::uint32_t credits = 0;  // blocks that the sender may send until Credit comes
   bool is_range = false;      // of this range of the object, as if it were an object
   Extent range = {};
   std::uint32_t block_bytes = 0;    // of the range; at least 1
   std::vector<Beside> beside = {};  // combined with the blocks of all these
   ReduceOp op = ReduceOp::kSum;     // ... by this
-  bool of_branch = false;           // of a reduce: its ReduceOwn may still be in flight to you
+  bool of_branch = false;           // of a reduce, whose ReduceOwn may still be on its way
   bool operator==(const PullStart&) const = default;
 };
 struct Credit {
@@ -135,7 +135,7 @@ struct Proof {
   Mac proof{};
   bool operator==(const Proof&) const = default;
 };
-struct CloseRail {  // said on another connection before this rail is taken down on purpose
+struct CloseRail {  // no node sends it; accepted and ignored
   RailId rail;
   bool operator==(const CloseRail&) const = default;
 };

@@ -5,12 +5,12 @@
 
 namespace hoplite {
 
-struct ResyncDone {       // "my claims for you under this epoch are complete"
-  bool draining = false;  // give me no more objects to keep, and adopt those that only I have
+struct ResyncDone {       // the sender's claims for this home under this epoch are complete
+  bool draining = false;  // the sender adopts no more; the objects that only it has want adoption
   bool is_asked = false;  // it ends the answer to a ResyncWanted
   bool operator==(const ResyncDone&) const = default;
 };
-struct ResyncWanted {  // "I dropped your messages of this view: repeat them all"
+struct ResyncWanted {  // the sender has dropped messages of this view: the receiver repeats all
   bool operator==(const ResyncWanted&) const = default;
 };
 

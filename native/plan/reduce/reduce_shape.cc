@@ -37,9 +37,9 @@ std::int64_t tree_ns(const ReduceCase& reduce, std::uint32_t degree) {
 
 }  // namespace
 
-// Both need a copy's time. A chain needs a hop and a block's time for each node beside it. Stripes
-// need two hops, and a block's time for each node twice, because a row of blocks, one of each
-// member, is whole when its last block has come, at its owner and at the reader.
+// Both need a copy's time. A chain adds a hop and a block's time for each node. Stripes add two
+// hops, and twice a block's time for each node: a row has one block of each member, and is whole
+// when the last one has come, once at its owner and once at the reader.
 bool is_unary_shorter(const ReduceCase& reduce) {
   const std::int64_t nodes = reduce.nodes;
   const std::int64_t block = copy_ns(reduce, reduce.block_bytes);

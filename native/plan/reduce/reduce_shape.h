@@ -1,6 +1,6 @@
-// The shape of a reduce: how deep the tree of a small object is, by what one level of it and what a
-// tree of degree d take (Hoplite, section 4.2), and whether a large one goes along a chain or is
-// striped (design decision 5). Policy only, no state.
+// The shape of a reduce. A small one is a tree, whose degree follows from the time that one level
+// and that a tree take (Hoplite, section 4.2). A large one is a chain or striped (design decision
+// 5). Policy only, no state.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -271,7 +271,7 @@ void Folds::handle_reduce_state(NodeId from, const ReduceState& state) {
 void Folds::raise_target(const ReduceState& state, LocalObject& object) {
   const bool knows = object.incarnation.value != 0;
   if (!knows || (folds_.contains(state.target) && state.phase == ReducePhase::kRunning)) return;
-  end_fold(state.target);  // committed without us
+  end_fold(state.target);  // committed without this node
   engine_.objects.end_put(state.target, object, "made by a reduce");
   object.begin({object.incarnation, state.target_epoch}, object.meta, Keep::kCopy,
                Finality::kTentative);
