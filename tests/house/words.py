@@ -60,12 +60,14 @@ PHRASES_KEPT = {"wire version", "gcs address"}
 # Participles and past tenses that don't end in -ed. With an object after it a participle describes
 # a value (`lost_sources`), so only a name that ends here, or in a particle, is no verb.
 PARTICIPLES = set(
-    """begun bound broken built chosen come done drawn fed felt found given gone got had heard held
-    hidden kept known laid left lent lost made meant met paid ran said seen sent shown sold spent
-    spoken stood taken taught thought told understood went won written""".split()
+    """been begun bound broken built chosen come done drawn fed felt found given gone got had heard
+    held hidden kept known laid left lent lost made meant met paid ran rang said seen sent shown
+    sold spent spoken stood taken taught thought told took understood went won written""".split()
 )
 VERBS_IN_ED = {"embed", "exceed", "feed", "heed", "need", "proceed", "seed", "shed", "speed"}
-PARTICLES = set("at away back by down in of off on out over to together up with".split())
+PARTICLES = set(
+    "all at away back by down first from in of off on out over to together up with".split()
+)
 OLD_NAMES = "tests/house/verbs.json"
 
 
@@ -160,16 +162,6 @@ def public_names(body: ast.AST) -> Iterator[str]:
                     yield target.id
 
 
-# Participles and past tenses that don't end in -ed, and the particles that may stand behind one.
-PAST = set(
-    """been begun bound broken built chosen come done drawn fed felt found given gone got had heard
-    held kept known left lent lost made meant met paid ran rang said seen sent shown sold spent
-    taken taught thought told took understood went won written""".split()
-)
-NO_PAST = {"embed", "exceed", "feed", "heed", "need", "proceed", "seed", "shed", "speed"}
-BEHIND = set(
-    "all at away back by down first from in of off on out over to together up with".split()
-)
 # What a reader can't guess -> the verbs of docs/internals/architecture.md, "Verbs".
 VAGUE = {
     "let go": "end_, drop, release or forget",
@@ -219,8 +211,7 @@ def vague(name: str) -> str | None:
     first, *rest = split(name) or [""]
     if verbs := VAGUE.get(" ".join([first, *rest])):
         return f"is vague, the verb is {verbs}"
-    is_past = first in PAST or (first.endswith("ed") and first not in NO_PAST)
-    return "is a participle, not a verb" if is_past and set(rest) <= BEHIND else None
+    return "is a participle, not a verb" if is_participle(name) else None
 
 
 def native_functions(code: str, *, is_header: bool) -> Iterator[str]:

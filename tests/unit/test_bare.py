@@ -25,20 +25,20 @@ def meet(sources: BareSources, caller: str = "us") -> asyncio.Task[Any]:
     return asyncio.ensure_future(sources.request_read(caller, b"answer", source(), "node", True))
 
 
-async def asked_first(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
+async def ask_first(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
     asked = asyncio.ensure_future(sources.next_for("us"))
     await asyncio.sleep(0)
     met = meet(sources)
     return await asked, met
 
 
-async def asked_later(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
+async def ask_later(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
     met = meet(sources)
     await asyncio.sleep(0)
     return await sources.next_for("us"), met
 
 
-@pytest.mark.parametrize("order", [asked_first, asked_later])
+@pytest.mark.parametrize("order", [ask_first, ask_later])
 def test_a_caller_hears_of_a_source_whenever_it_asks(order: Any) -> None:
     async def run() -> None:
         sources = BareSources()
@@ -56,7 +56,7 @@ def test_a_caller_hears_of_a_source_whenever_it_asks(order: Any) -> None:
 def test_what_is_wrong_with_a_source_is_raised() -> None:
     async def run() -> None:
         sources = BareSources()
-        (wanted,), met = await asked_first(sources)
+        (wanted,), met = await ask_first(sources)
         sources.deliver(wanted.key, WrongTypeError("source 3 returned str"))
         with pytest.raises(WrongTypeError, match="source 3"):
             await met
