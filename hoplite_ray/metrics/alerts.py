@@ -97,7 +97,7 @@ _OF_NODES = (
         "increase(ray_hoplite_rails_lost_total[10m]) > 3",
         "0m",
         "warning",
-        "node {{ $labels.node }} has lost {{ $value | humanize }} connections in 10 minutes",
+        "node {{ $labels.node }} has lost {{ $value | humanize }} rails in 10 minutes",
         "the-network-loses-connections",
     ),
     Alert(
@@ -121,8 +121,8 @@ _OF_NODES = (
         _rises("ray_hoplite_client_refusals_total", "10m"),
         "0m",
         "warning",
-        "node {{ $labels.node }} has refused a process of another user",
-        "strangers",
+        "node {{ $labels.node }} has refused a process of its machine",
+        "clients-are-refused",
     ),
     Alert(
         "HopliteSlowTurns",
@@ -134,10 +134,10 @@ _OF_NODES = (
     ),
     Alert(
         "HopliteDrains",
-        "ray_hoplite_draining == 1",
+        "ray_hoplite_sole_copies > 0 and on (node) ray_hoplite_draining == 1",
         "15m",
         "warning",
-        "the drain of node {{ $labels.node }} does not end",
+        "the drain of node {{ $labels.node }} has {{ $value }} objects left",
         "a-drain-does-not-end",
     ),
     Alert(

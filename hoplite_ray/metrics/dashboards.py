@@ -92,21 +92,23 @@ PANELS: dict[str, tuple[Metric, ...]] = {
     ),
     "Repairs": (
         Metric("edges_moved", "counter", "ops", "edges of trees moved to another sender"),
+        Metric("peers_suspected", "counter", "ops", "peers without a heartbeat for a while"),
         Metric("peers_dead", "counter", "ops", "peers that the node has given up"),
         Metric("peers_frozen", "counter", "ops", "peers given up without a heartbeat"),
         Metric("peers_unreachable", "counter", "ops", "peers given up behind a cut network"),
-        Metric("rails_lost", "counter", "ops", "connections whose bytes stayed unacknowledged"),
+        Metric("rails_lost", "counter", "ops", "rails lost to peers that other rails reach"),
     ),
     "Membership": (
         Metric("members", "gauge", "short", "nodes in this node's view"),
         Metric("has_quorum", "gauge", "short", "1 if the view can change, 0 in a minority"),
-        Metric("draining", "gauge", "short", "1 while the node gives away its only copies"),
+        Metric("draining", "gauge", "short", "1 from a drain until the node ends"),
+        Metric("sole_copies", "gauge", "short", "objects that only this draining node has"),
     ),
     "Refused": (
         Metric("link_handshakes_refused", "counter", "ops", "refused handshakes at the data port"),
         Metric("link_frames_bad", "counter", "ops", "frames of nodes that break the protocol"),
         Metric("link_blocks_corrupt", "counter", "ops", "received blocks with a wrong checksum"),
-        Metric("client_refusals", "counter", "ops", "refused clients of other users"),
+        Metric("client_refusals", "counter", "ops", "refused processes of the node's machine"),
         Metric("client_frames_bad", "counter", "ops", "frames of clients that break the protocol"),
     ),
     "Memory of the node": (

@@ -61,6 +61,8 @@ def test_a_node_alone_has_nowhere_to_drain_to(cluster: MakeNodes) -> None:
     assert [each.object_id for each in reply.left] == [object_id]
     nodes.add()  # now there is
     assert nodes.call(0, lambda calls: calls.drain(control, nodes.key(0), timeout_s=WAIT_S)).drained
+    ended = nodes.counters(0)  # HopliteDrains fires on the first of the two alone
+    assert (ended["sole_copies"], ended["draining"]) == (0, 1)
 
 
 def test_asking_again_and_hanging_up_change_nothing(cluster: MakeNodes) -> None:
