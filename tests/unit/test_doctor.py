@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import sys
 import tomllib
@@ -124,6 +126,23 @@ def test_rays(installed: str | None, level: str) -> None:
     assert machine._ray(installed).level == level
 
 
+@pytest.mark.parametrize(
+    ("call", "check"), [("memfd_create", machine._memfd), ("pidfd_open", machine._pidfd)]
+)
+def test_a_seccomp_profile_that_refuses_a_call(
+    call: str, check: Callable[[], Finding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (check().level, check().cause) == ("ok", f"{call} works")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, call, refuse)
+    finding = check()
+    assert (finding.level, finding.cause) == ("fail", f"{call}: Operation not permitted")
+    assert f"allow {call} in the seccomp profile" in finding.next_step
+
+
 def test_the_ranges_are_those_of_the_package() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
@@ -226,10 +245,14 @@ def test_ways_between_the_nodes() -> None:
         probes=[[blocked, gone], [well, gone]],
     )
     ports = [each for each in findings if each.about == "ports"]
-    assert [each.level for each in ports] == ["fail", "ok"]
+    assert [each.level for each in ports] == ["fail", "fail"]
     assert ports[0].cause == (
         "node 1/1 at 10.0.0.1:5 does not reach node 2/1 at 10.0.0.2:5: 10.0.0.2:7: timed out"
     )
+    assert ports[1].cause == "1 of 2 ways between the nodes are open"
+    opened = pb.Probe(node_id=2, incarnation=1)
+    summary = found(of(report(1), report(2), probes=[[opened, gone], [well]]), "ports")
+    assert (summary.level, summary.cause) == ("ok", "2 of 2 ways between the nodes are open")
     silent = found(of(report(1), probes=[ControlError("Probe at x: too late")]), "ports")
     assert (silent.level, "too late" in silent.cause) == ("warn", True)
 

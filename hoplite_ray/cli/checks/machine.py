@@ -33,6 +33,7 @@ def checks(root: Path = Path("/")) -> Iterator[Finding]:
     yield _native()
     yield _default_arena(root)
     yield _memfd()
+    yield _pidfd()
     yield _open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     for about, check, file in _KERNEL:
         try:
@@ -110,6 +111,16 @@ def _memfd() -> Finding:
         next_step = "allow memfd_create in the seccomp profile, and set vm.memfd_noexec to 0 or 1"
         return Finding("fail", "shared memory", f"memfd_create: {error.strerror}", next_step)
     return Finding("ok", "shared memory", "memfd_create works")
+
+
+def _pidfd() -> Finding:
+    """Open what tells a node that its raylet, or the program that started it, has ended."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        next_step = "allow pidfd_open in the seccomp profile"
+        return Finding("fail", "watched process", f"pidfd_open: {error.strerror}", next_step)
+    return Finding("ok", "watched process", "pidfd_open works")
 
 
 def _open_files(limit: int) -> Finding:

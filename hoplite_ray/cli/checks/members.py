@@ -21,11 +21,13 @@ _SKEW_GOOD_S = 0.5  # from then on lines of two logs are in another order than a
 _JOURNAL_BYTES_GOOD = 64 << 20  # a million objects of processes that still live
 
 _NEXT: dict[str, str] = {
-    "minority": "mend the network between it and the others, or end it and start it again",
+    "minority": "mend the network between it and the others, and under Ray look at the head node; "
+    "without Ray, if most nodes are gone for good, end it and start it again",
     "silent": "look at its machine and node.log there; if it is gone, the others will say so",
     "refused": "give the secret of this cluster: DIRECTORY/secret of one of its nodes",
     "failing": "look at node.log in its directory",
-    "dead": "the next call of hoplite_ray on that Ray node starts it again; node.log says why",
+    "dead": "under Ray the next call of hoplite_ray on that Ray node starts it again, without Ray "
+    "its own command line does; its log says why it ended",
     "outside": "end it, or look at node.log: it is cut off from the others",
 }
 
@@ -75,10 +77,13 @@ def _process_state(pid: int | None, root: Path) -> str:
 def _reach(
     seen: Survey, nodes: list[NodeReport], probes: list[list[pb.Probe] | ControlError]
 ) -> Iterator[Finding]:
-    """Report which member does not reach which, by the members' own attempts."""
+    """Report which member does not reach which, by the members' own attempts.
+
+    A way leads from one node that answers to another one.
+    """
     answering = {node.key for node in nodes}
     names = {node.key: str(node) for node in seen.nodes}
-    reached = 0
+    tried = reached = 0
     for node, answer in zip(nodes, probes, strict=True):
         if isinstance(answer, ControlError):
             next_step = "ask again; if it stays so, look at node.log there"
@@ -88,18 +93,24 @@ def _reach(
             continue
         for probe in answer:
             key = (probe.node_id, probe.incarnation)
+            if key not in answering:  # it has a line of its own
+                continue
             failures = [*filter(None, [probe.control_failure]), *probe.rail_failures]
-            if not failures:
-                reached += 1
-            elif key in answering:  # a node that does not answer has a line of its own
+            tried += 1
+            reached += not failures
+            if failures:
                 cause = f"{node} does not reach {names[key]}: {'; '.join(failures)}"
                 next_step = (
                     "allow all TCP between the nodes, because Ray nodes choose ports at each "
                     "start (docs/operate/network-and-ports.md)"
                 )
                 yield Finding("fail", "ports", cause, next_step)
-    if reached:
-        yield Finding("ok", "ports", f"{reached} of {reached} ways between the nodes are open")
+    if tried:
+        cause = f"{reached} of {tried} ways between the nodes are open"
+        if reached == tried:
+            yield Finding("ok", "ports", cause)
+        else:
+            yield Finding("fail", "ports", cause, "mend the ways that the lines above name")
 
 
 def _views(seen: Survey, healthy: list[NodeReport]) -> Finding:
