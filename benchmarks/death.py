@@ -241,7 +241,7 @@ def kills(count: int, size_bytes: int) -> list[Row]:
     ]
 
 
-DEAD = re.compile(r"hoplite_ray: node \w+ of incarnation \d+ is dead: (.*)")
+DEAD = re.compile(r"node \w+ of incarnation \d+ is dead: (.*)")
 
 
 def cuts(count: int) -> Row:

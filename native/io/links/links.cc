@@ -3,13 +3,14 @@
 #include "io/links/links.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 #include <limits>
+#include <string>
 #include <utility>
 #include <variant>
 
 #include "base/check.h"
+#include "io/log.h"
 
 namespace hoplite {
 namespace {
@@ -449,8 +450,8 @@ void Links::end_life(NodeId node, Link& link, Instant now) {
 // The only place that emits PeerDead. It is certain only for kDead; else the view decides.
 void Links::declare_dead(NodeId node, Link& link, Verdict verdict, const char* why, Instant now) {
   if (!link.is_wanted) return;
-  std::fprintf(stderr, "hoplite_ray: node %llx of incarnation %u is dead: %s\n",
-               static_cast<unsigned long long>(node.value), link.member.incarnation.value, why);
+  log_warning(kLinksLogger, node_name(node) + " of incarnation " +
+                                std::to_string(link.member.incarnation.value) + " is dead: " + why);
   stop_watching(node, link);
   link.dead_incarnation = link.member.incarnation;
   if (link.incarnation == link.dead_incarnation) end_life(node, link, now);

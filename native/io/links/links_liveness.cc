@@ -1,10 +1,12 @@
 // How Links uses the liveness thread: hands connections over to it and handles its events.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "io/links/links.h"
+#include "io/log.h"
 
 namespace hoplite {
 
@@ -40,13 +42,15 @@ void Links::handle_liveness(const LivenessEvent& event, Instant now) {
   if (event.verdict == Verdict::kRailLost || event.verdict == Verdict::kRailCut) {
     if (event.rail.value >= link.rails.size()) return;
     ++counters_->rails_lost;
+    const bool is_cut = event.verdict == Verdict::kRailCut;
+    log_warning(kLinksLogger, "rail " + std::to_string(event.rail.value) + " to " +
+                                  node_name(event.node) + (is_cut ? " is cut" : " is lost"));
     Rail& rail = link.rails[event.rail.value];
     rail.is_watched = false;
     set_timer(now);
     // The rail's other connections would wait for minutes; over another rail the link is up at
     // once.
-    if (event.verdict == Verdict::kRailCut)
-      fail_connection(rail.bulk, {Code::kPeerLost, "a rail is cut"}, now);
+    if (is_cut) fail_connection(rail.bulk, {Code::kPeerLost, "a rail is cut"}, now);
     return;
   }
   if (!is_final(event.verdict)) return;

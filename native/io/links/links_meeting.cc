@@ -3,14 +3,13 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "base/check.h"
 #include "io/links/links.h"
+#include "io/log.h"
 
 namespace hoplite {
 namespace {
@@ -18,9 +17,7 @@ namespace {
 constexpr int kAcceptsPerTurn = 16;
 
 std::string dialled_name(NodeId node, const std::string& address) {
-  std::array<char, 2 * sizeof node.value + 1> hex{};
-  std::snprintf(hex.data(), hex.size(), "%llx", static_cast<unsigned long long>(node.value));
-  return "node " + std::string(hex.data()) + " at " + address;
+  return node_name(node) + " at " + address;
 }
 
 std::string dialler_name(const SocketAddress& from) {
@@ -259,8 +256,8 @@ Result<void> Links::join_life(std::uint64_t token, Connection& connection, Insta
   // this node dialled: the connection is in its rail already
   if (connection.peer != kNoNode) return {};
   const Hello& hello = connection.handshake.hello();
-  const std::string peer_name = "node " + std::to_string(hello.from.value) + " of incarnation " +
-                                std::to_string(hello.from_incarnation.value);
+  const std::string peer_name =
+      node_name(hello.from) + " of incarnation " + std::to_string(hello.from_incarnation.value);
   if (links_.size() >= kViewMembersMax) {  // forgets nodes that are gone
     std::erase_if(links_, [](const auto& entry) {
       const auto has_none = [](const Rail& rail) {
@@ -306,7 +303,7 @@ Result<void> Links::join_life(std::uint64_t token, Connection& connection, Insta
 
 void Links::log_refusal(const Error& why, Instant now) {
   if (const auto line = refusals_.handle_refusal(why.text, now)) {
-    std::fprintf(stderr, "hoplite_ray: %s\n", line->c_str());
+    log_warning(kLinksLogger, *line);
   }
 }
 

@@ -376,6 +376,7 @@ TEST_P(LinksTest, ACorruptBlockClosesTheLinkAndIsCounted) {
   a.arena.at({kBlock - 1, 1})[0] ^= std::byte{1};
   ASSERT_TRUE(run({&a, &b}, [&] { return b.count<LinkDown>() == 1; }));
   EXPECT_EQ(b.links.counters().blocks_corrupt, 1U);
+  EXPECT_NE(b.links.last_refusal().find("from node 1 has a wrong CRC-32C"), std::string::npos);
   EXPECT_EQ(b.count<BlockLanded>(), 0U);
   EXPECT_TRUE(run({&a, &b}, [&] { return a.count<LinkUp>() == 2 && b.count<LinkUp>() == 2; }));
 }
@@ -492,7 +493,11 @@ TEST_P(LinksTest, ALostConnectionOfLivenessIsDialledAgainWhileAnotherRailHasOne)
   // A twin takes the place of rail 0 at b, which then ends a's.
   Side twin(1, "secret", 1, rails);
   twin.links.connect({b.member.node, b.member.incarnation, {b.member.rails[1]}}, now_);
-  ASSERT_TRUE(run({&a, &b, &twin}, [&] { return a.links.counters().rails_lost > 0; }));
+  testing::internal::CaptureStderr();
+  const bool is_lost = run({&a, &b, &twin}, [&] { return a.links.counters().rails_lost > 0; });
+  const std::string log = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(is_lost);
+  EXPECT_NE(log.find("logger=hoplite_ray.links rail 0 to node 2 is lost\n"), std::string::npos);
   EXPECT_EQ(a.count<PeerDead>() + b.count<PeerDead>(), 0U);
   const std::uint64_t before = a.links.counters().handshakes;
   EXPECT_TRUE(run({&a, &b}, [&] {

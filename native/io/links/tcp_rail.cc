@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "base/check.h"
+#include "io/log.h"
 #include "io/sockets/tcp_socket.h"
 #include "wire/crc32c.h"
 
@@ -318,7 +319,8 @@ Result<void> RailConnection::end_block(NodeId from, std::vector<IoEvent>& events
   if (crc_ != block_.crc32c) {
     ++place_.counters->blocks_corrupt;
     return Error{Code::kBadFrame, "block of " + short_name(block_.object) + " at " +
-                                      std::to_string(block_.offset) + " has a wrong CRC-32C"};
+                                      std::to_string(block_.offset) + " from " + node_name(from) +
+                                      " has a wrong CRC-32C"};
   }
   ++place_.counters->blocks_landed;
   events.emplace_back(BlockLanded{from, block_.transfer, landing_.block});
