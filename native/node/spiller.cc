@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "io/log.h"
+
 namespace hoplite {
 
 Result<std::unique_ptr<Spiller>> Spiller::start(const std::string& directory, const Arena& arena,
@@ -50,6 +52,7 @@ std::vector<SpillDone> Spiller::take_done() {
 
 void Spiller::run() noexcept {
   ::pthread_setname_np(::pthread_self(), "hoplite-spill");
+  bool has_failed = false;  // the last read or write; one line tells of a row of failures
   std::unique_lock guard(mutex_);
   for (;;) {
     has_job_.wait(guard, [this] { return is_stopping_ || !jobs_.empty(); });
@@ -58,6 +61,10 @@ void Spiller::run() noexcept {
     jobs_.pop_front();
     guard.unlock();
     const auto moved = move(job);
+    if (job.way != SpillWay::kFree) {
+      if (!moved && !has_failed) log_warning(kSpillLogger, moved.error().text);
+      has_failed = !moved;
+    }
     guard.lock();
     if (job.way == SpillWay::kFree) continue;
     done_.push_back({job.spill, moved ? "" : moved.error().text});

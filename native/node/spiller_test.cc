@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string>
 
 #include "base/check.h"
 
@@ -58,6 +59,22 @@ TEST_F(SpillerTest, ReadsBackWhatItWroteAndWakesTheReactorForEach) {
 TEST_F(SpillerTest, SaysWhatTheDiskSays) {
   spiller_->submit({SpillId{1}, {}, SpillWay::kRead, {0, 10}, {1 << 20, 10}});
   EXPECT_NE(poll_done().error.find("errno 5"), std::string::npos);
+}
+
+TEST_F(SpillerTest, LogsTheFirstFailureOfARow) {
+  const auto read_beyond_the_end = [this] {
+    spiller_->submit({SpillId{1}, {}, SpillWay::kRead, {0, 10}, {1 << 20, 10}});
+    EXPECT_NE(poll_done().error, "");
+  };
+  testing::internal::CaptureStderr();
+  read_beyond_the_end();
+  read_beyond_the_end();
+  spiller_->submit({SpillId{2}, {}, SpillWay::kWrite, {0, 10}, {0, 10}});
+  EXPECT_EQ(poll_done().error, "");
+  read_beyond_the_end();
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::ranges::count(log, '\n'), 2) << log;
+  EXPECT_NE(log.find("logger=hoplite_ray.spill reading 10 bytes from "), std::string::npos) << log;
 }
 
 TEST_F(SpillerTest, EndsWithJobsThatNobodyWaitsFor) {
