@@ -147,7 +147,9 @@ void ObjectTrace::record_command(const Command& command, std::uint32_t process, 
   const ObjectId* object = object_in(command.body);
   if (object == nullptr) return;
   if (prints_) print(*object, "", kCommands[command.body.index()]);
-  if (std::holds_alternative<ReleaseCommand>(command.body)) return;  // each get has a release
+  // Each get has a release, and a cancel is answered as the request that it ends.
+  if (std::holds_alternative<ReleaseCommand>(command.body)) return;
+  if (std::holds_alternative<CancelCommand>(command.body)) return;
   Moment moment = moment_of(*object, answer_kind(command.body), now);
   moment.process = process;
   if (const auto* put = std::get_if<PutCommand>(&command.body)) moment.bytes = put->meta.size_bytes;

@@ -111,6 +111,27 @@ TEST(ObjectTrace, TellsWhoWaitsUntilTheClientHasGone) {
   EXPECT_EQ(moments(trace, 1, 56).size(), 0U);
 }
 
+// A cancel has the number of the request that it ends, and no answer of its own.
+TEST(ObjectTrace, ACancelledRequestWaitsNoLonger) {
+  ObjectTrace trace(16, false);
+  const auto ask = [&trace](RequestId request, Instant now, CommandBody body) {
+    trace.record(Command{ClientId{1}, request, std::move(body)}, 77, now);
+  };
+  ask(RequestId{1}, at(1), PutCommand{object_id(1), Incarnation{1}, {5, 5, {}, {}}, {}});
+  trace.record(Action{ReplyToClient{ClientId{1}, RequestId{1}, Reserved{}}}, at(2));
+  ask(RequestId{1}, at(3), CancelCommand{object_id(1)});
+  EXPECT_EQ(kinds(moments(trace, 1, 56)), std::vector{MomentKind::kReserved});
+
+  ask(RequestId{2}, at(4), GetCommand{object_id(2)});
+  ask(RequestId{2}, at(9), CancelCommand{object_id(2)});
+  EXPECT_EQ(kinds(moments(trace, 2, 56)), std::vector{MomentKind::kWaits});
+  const Error cancelled{Code::kCancelled, "cancelled by the caller"};
+  trace.record(Action{ReplyToClient{ClientId{1}, RequestId{2}, cancelled}}, at(10));
+  const auto found = moments(trace, 2, 56);
+  ASSERT_EQ(kinds(found), std::vector{MomentKind::kFailed});
+  EXPECT_EQ(found[0].since, at(4));
+}
+
 TEST(ObjectTrace, TellsHowFarAStripeIs) {
   ObjectTrace trace(16, false);
   OpenReceive open;
