@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 namespace hoplite {
@@ -176,15 +177,7 @@ void ObjectTrace::record_event(const IoEvent& event, Instant now) {
   if (const auto* dead = std::get_if<PeerDead>(&event)) {
     peers_.keep(moment_of({}, MomentKind::kDead, now, dead->node));
   }
-  if (const auto* done = std::get_if<SpillDone>(&event)) {
-    auto spill = spills_.extract(done->spill);
-    if (spill.empty()) return;
-    Moment& moment = spill.mapped();
-    moment.kind = MomentKind::kSpilled;
-    moment.at = now;
-    if (!done->error.empty()) moment.code = Code::kSystem;
-    keep(moment);
-  }
+  if (const auto* done = std::get_if<SpillDone>(&event)) record_spill_done(*done, now);
 }
 
 void ObjectTrace::record_action(const Action& action, Instant now) {
@@ -303,14 +296,54 @@ void ObjectTrace::record_reply(const ReplyToClient& reply, Instant now) {
   keep(moment);
 }
 
+// A spill has many steps, and one moment for its begin and one for its end.
 void ObjectTrace::record_spill(const SpillJob& job, Instant now) {
-  if (!keeps_ || job.way == SpillWay::kFree) return;
+  if (!keeps_) return;
+  if (job.way == SpillWay::kFree) return record_freed(job, now);
+  const auto [found, is_first] = spills_.try_emplace(job.spill);
+  Spill& spill = found->second;
+  spill.step_bytes = job.file.size_bytes;
+  if (!is_first) return;
   const bool is_written = job.way == SpillWay::kWrite;
-  Moment moment =
+  spill.moment =
       moment_of(job.object, is_written ? MomentKind::kSpilling : MomentKind::kReading, now);
-  moment.bytes = job.file.size_bytes;
+  spill.moment.bytes = job.whole_bytes;
+  spill.file = {job.file.offset, job.whole_bytes};
+  keep(spill.moment);
+}
+
+void ObjectTrace::record_spill_done(const SpillDone& done, Instant now) {
+  const auto found = spills_.find(done.spill);
+  if (found == spills_.end()) return;
+  if (!done.error.empty()) return end_spill(done.spill, Code::kSystem, now);
+  Spill& spill = found->second;
+  spill.done_bytes += std::exchange(spill.step_bytes, 0);
+  if (spill.is_cut || spill.done_bytes == spill.file.size_bytes) {
+    end_spill(done.spill, Code::kOk, now);
+  }
+}
+
+// An object that is dropped meanwhile has no further step. Its range in the file is freed: of a
+// read at once, and of a write when the disk has ended its step.
+void ObjectTrace::record_freed(const SpillJob& job, Instant now) {
+  const auto found = std::ranges::find_if(
+      spills_, [&job](const auto& each) { return each.second.file.offset == job.file.offset; });
+  if (found == spills_.end()) return;
+  if (found->second.step_bytes > 0) {
+    found->second.is_cut = true;
+  } else {
+    end_spill(found->first, Code::kOk, now);
+  }
+}
+
+void ObjectTrace::end_spill(SpillId spill, Code code, Instant now) {
+  const auto ended = spills_.extract(spill);
+  Moment moment = ended.mapped().moment;
+  moment.kind = MomentKind::kSpilled;
+  moment.at = now;
+  moment.bytes = ended.mapped().done_bytes;
+  moment.code = code;
   keep(moment);
-  spills_[job.spill] = moment;
 }
 
 void ObjectTrace::keep(const Moment& moment) {

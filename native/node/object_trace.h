@@ -49,6 +49,14 @@ class ObjectTrace {
     std::uint64_t bytes = 0;
   };
 
+  struct Spill {
+    Moment moment;  // as kSpilling or kReading
+    Extent file;    // all of it
+    std::uint64_t done_bytes = 0;
+    std::uint64_t step_bytes = 0;  // of the step that the disk works on; 0: of none
+    bool is_cut = false;  // the file's range was freed amid a step, so no further step comes
+  };
+
   void record_command(const Command& command, std::uint32_t process, Instant now);
   void record_event(const IoEvent& event, Instant now);
   void record_action(const Action& action, Instant now);
@@ -58,6 +66,9 @@ class ObjectTrace {
   void record_close(const CloseReceive& close, Instant now);
   void record_reply(const ReplyToClient& reply, Instant now);
   void record_spill(const SpillJob& job, Instant now);
+  void record_spill_done(const SpillDone& done, Instant now);
+  void record_freed(const SpillJob& job, Instant now);
+  void end_spill(SpillId spill, Code code, Instant now);
   void keep(const Moment& moment);
   [[nodiscard]] PendingReply& reply_slot(ClientId client, RequestId request);
 
@@ -71,7 +82,7 @@ class ObjectTrace {
   // answer is then missing: a client with very many pending requests sees only some of them.
   std::vector<PendingReply> pending_;
   std::map<std::pair<NodeId, TransferId>, Receive> receives_;  // open ones
-  std::map<SpillId, Moment> spills_;                           // under way
+  std::map<SpillId, Spill> spills_;                            // under way
 };
 
 }  // namespace hoplite

@@ -165,6 +165,69 @@ TEST(ObjectTrace, GetsPushOutNoPuts) {
   EXPECT_EQ(found[0].bytes, 5U);
 }
 
+// Records a spill of three steps of 4 bytes; the disk answers so many of them.
+class SpillsInSteps : public testing::Test {
+ protected:
+  void step(SpillWay way, std::uint64_t n) {
+    trace_.record(Action{SpillJob{SpillId{1}, object_id(1), way, {n * 4, 4}, {n * 4, 4}, 12}},
+                  at(static_cast<std::int64_t>(n) + 1));
+  }
+  void answer(std::int64_t ms, const std::string& error = "") {
+    trace_.record(IoEvent{SpillDone{SpillId{1}, error}}, at(ms));
+  }
+  void free() {  // whole blocks of the file
+    trace_.record(Action{SpillJob{SpillId{}, object_id(1), SpillWay::kFree, {}, {0, 16}, 0}},
+                  at(20));
+  }
+  std::vector<std::uint64_t> bytes() {
+    std::vector<std::uint64_t> all;
+    for (const Moment& each : moments(trace_, 1, 56)) all.push_back(each.bytes);
+    return all;
+  }
+  ObjectTrace trace_{16, false};
+};
+
+TEST_F(SpillsInSteps, AreOneBeginAndOneEnd) {
+  for (std::uint64_t n = 0; n < 3; ++n) {
+    step(SpillWay::kWrite, n);
+    answer(10 + static_cast<std::int64_t>(n));
+  }
+  const auto found = moments(trace_, 1, 56);
+  ASSERT_EQ(kinds(found), (std::vector{MomentKind::kSpilling, MomentKind::kSpilled}));
+  EXPECT_EQ(bytes(), (std::vector<std::uint64_t>{12, 12}));
+  EXPECT_EQ(found[1].since, at(1));
+  EXPECT_EQ(found[1].at, at(12));
+  EXPECT_EQ(found[1].code, Code::kOk);
+}
+
+TEST_F(SpillsInSteps, EndWithTheStepThatTheDiskRefuses) {
+  step(SpillWay::kRead, 0);
+  answer(10);
+  step(SpillWay::kRead, 1);
+  answer(11, "reading from /disk: Input/output error (errno 5)");
+  const auto found = moments(trace_, 1, 56);
+  ASSERT_EQ(kinds(found), (std::vector{MomentKind::kReading, MomentKind::kSpilled}));
+  EXPECT_EQ(bytes(), (std::vector<std::uint64_t>{12, 4}));
+  EXPECT_EQ(found[1].code, Code::kSystem);
+}
+
+// The range of a write is freed after the answer to its step, and that of a read before it.
+TEST_F(SpillsInSteps, EndWithTheStepInWhichTheObjectIsDropped) {
+  step(SpillWay::kWrite, 0);
+  answer(10);
+  free();
+  EXPECT_EQ(bytes(), (std::vector<std::uint64_t>{12, 4}));
+  step(SpillWay::kRead, 0);
+  free();
+  answer(30);
+  EXPECT_EQ(bytes(), (std::vector<std::uint64_t>{12, 12, 4, 4}));
+  answer(31);  // of no spill that is known
+  free();
+  EXPECT_EQ(kinds(moments(trace_, 1, 56)),
+            (std::vector{MomentKind::kSpilling, MomentKind::kReading, MomentKind::kSpilled,
+                         MomentKind::kSpilled}));
+}
+
 TEST(ObjectTrace, TellsOfDeathsWhateverIsAskedFor) {
   ObjectTrace trace(16, false);
   trace.record(IoEvent{PeerDead{NodeId{9}, Incarnation{1}}}, at(1));

@@ -19,7 +19,7 @@ SpillJob next_step(SpillId spill, const Spilling& spilling, std::uint64_t bytes_
   const std::uint64_t bytes = std::min(left, bytes_max);
   return {spill, spilling.object, spilling.way,
           Extent{spilling.arena.offset + spilling.done, bytes},
-          Extent{spilling.file.offset + spilling.done, bytes}};
+          Extent{spilling.file.offset + spilling.done, bytes}, spilling.file.size_bytes};
 }
 
 }  // namespace

@@ -60,6 +60,7 @@ TEST_F(Spilling, WritesTheLongestIdleObjectForAPutThatFindsNoRoom) {
   const SpillJob first = job(SpillWay::kWrite, 1);
   EXPECT_EQ(first.arena.size_bytes, kSize);
   EXPECT_EQ(first.file, (Extent{0, kSize}));
+  EXPECT_EQ(first.whole_bytes, kSize);
   answer(first);
   EXPECT_EQ(replies<Reserved>().size(), 1U);
   EXPECT_EQ(engine_.stats().spill_bytes, kSize);

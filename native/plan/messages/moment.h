@@ -33,9 +33,9 @@ enum class MomentKind : std::uint8_t {
   kDropped,     // its home, `peer`, says that its bytes go
   kOrphaned,    // its owner has died, or so `peer` says
   kAdopted,     // its home, `peer`, asks this node to keep it
-  kSpilling,    // `bytes` go to the disk
+  kSpilling,    // `bytes` go to the disk, in steps
   kReading,     // ... and come back
-  kSpilled,     // done, either way; `code` if the disk refused
+  kSpilled,     // `bytes` are done since `since`, either way; `code` if the disk refused
   kReduce,      // a client wants it made out of others
   kFolding,     // stripes of it are folded here, `peer` has planned it
   kCommitted,   // its sources are final, says `peer`

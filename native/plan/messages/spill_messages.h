@@ -18,6 +18,7 @@ struct SpillJob {  // an Action; kFree has no answer
   SpillWay way = SpillWay::kWrite;
   Extent arena;  // as long as `file`; kFree: none
   Extent file;
+  std::uint64_t whole_bytes = 0;  // of all the spill's steps together; kFree: 0
 };
 struct SpillDone {  // an IoEvent
   SpillId spill;
