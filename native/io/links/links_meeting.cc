@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -150,14 +152,17 @@ std::uint64_t& Links::Rail::slot(ConnectionKind kind) {
   return kind == ConnectionKind::kControl ? control : bulk;
 }
 
-// No process listens at this address any more. If that holds on every rail, the process is gone.
+// No process listens at this address any more. If that holds on every rail of the member, its
+// process is gone. The link may have further rails, of an earlier life of the peer, and never dials
+// them.
 void Links::handle_refused_dial(NodeId node, std::size_t rail_index, Instant now) {
   Link& link = links_.at(node);
   if (rail_index >= link.rails.size()) return;
   link.rails[rail_index].is_refused = true;
-  const auto is_refused = [](const Rail& rail) { return rail.is_refused; };
-  if (link.is_wanted && !link.is_up && !link.has_said_goodbye &&
-      std::all_of(link.rails.begin(), link.rails.end(), is_refused)) {
+  const auto rails =
+      std::span(link.rails).first(std::min(link.rails.size(), link.member.rails.size()));
+  if (link.is_wanted && !link.is_up && !link.has_said_goodbye && !rails.empty() &&
+      std::ranges::all_of(rails, &Rail::is_refused)) {
     declare_dead(node, link, Verdict::kDead, "nobody listens there any more", now);
   }
 }
