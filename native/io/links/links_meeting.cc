@@ -163,7 +163,7 @@ void Links::handle_refused_dial(NodeId node, std::size_t rail_index, Instant now
       std::span(link.rails).first(std::min(link.rails.size(), link.member.rails.size()));
   if (link.is_wanted && !link.is_up && !link.has_said_goodbye && !rails.empty() &&
       std::ranges::all_of(rails, &Rail::is_refused)) {
-    declare_dead(node, link, Verdict::kDead, "nobody listens there any more", now);
+    declare_dead(node, link, Verdict::kDead, "no process listens there any more", now);
   }
 }
 
