@@ -476,8 +476,13 @@ void Links::redial(NodeId node, Link& link, std::size_t rail_index, Instant now)
   }
   link.incarnation = link.member.incarnation;
   if (rail.control == 0) start_dial(node, link, rail_index, ConnectionKind::kControl, now);
-  if (rail.bulk == 0) start_dial(node, link, rail_index, ConnectionKind::kBulk, now);
-  if (!has_liveness) start_dial(node, link, rail_index, ConnectionKind::kLiveness, now);
+  // A dial that is refused at once may have shown that the peer is dead.
+  if (rail.bulk == 0 && link.is_wanted) {
+    start_dial(node, link, rail_index, ConnectionKind::kBulk, now);
+  }
+  if (!has_liveness && link.is_wanted) {
+    start_dial(node, link, rail_index, ConnectionKind::kLiveness, now);
+  }
 }
 
 void Links::redial_later(Rail& rail, Instant now) {

@@ -1,14 +1,37 @@
 // Peers that refuse every dial are dead. SPDX-License-Identifier: Apache-2.0
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "io/links/links_test.h"
 
 namespace hoplite {
 namespace {
 
 const std::string kRefused = "127.0.0.1:1";
+
+// From here on the kernel refuses each dial of this thread before connect() returns. A kernel may
+// do so, but over loopback Linux reports a refusal later.
+void refuse_dials_at_once() {
+  std::array<sock_filter, 4> filter{
+      sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+      sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 1, __NR_connect},
+      sock_filter{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | ECONNREFUSED},
+      sock_filter{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
+  const sock_fprog program{filter.size(), filter.data()};
+  HOPLITE_CHECK(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  HOPLITE_CHECK(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
 
 class LinksRefused : public LinksTest {};
 
@@ -30,6 +53,17 @@ TEST_P(LinksRefused, ANextLifeWithFewerRailsIsDeadWhenTheseRefuse) {
     EXPECT_TRUE(dies(2, {kRefused}));
     EXPECT_EQ(a.last<PeerDead>().incarnation, Incarnation{2});
   }
+}
+
+TEST_P(LinksRefused, ADialThatShowsADeathIsTheLastOne) {
+  std::thread([this] {
+    refuse_dials_at_once();
+    Side a(1);
+    a.links.connect({NodeId{2}, Incarnation{1}, {kRefused}}, now_);
+    a.turn(now_);
+    EXPECT_EQ(a.count<PeerDead>(), 1U);
+    EXPECT_EQ(a.links.counters().dials, 1U);
+  }).join();
 }
 
 INSTANTIATE_TEST_SUITE_P(WithoutAndWithTls, LinksRefused,
