@@ -131,14 +131,14 @@ Result<WatchId> Progress::watch(Stream connection) {
   if (is_tcp(connection.fd())) {
     if (auto set = set_liveness_options(connection.fd(), cut_); !set) return set.error();
   }
+  const Lock liveness_lock(liveness_mutex_);
+  if (liveness_ == nullptr) return Error{Code::kCancelled, "the manager of worlds was closed"};
   WatchId watch;
   {
-    const Lock lock(mutex_);
+    const Lock lock(mutex_);  // its entry comes before its first event
     watch = WatchId{++numbers_};
     watches_[watch];
   }
-  const Lock lock(liveness_mutex_);
-  if (liveness_ == nullptr) return Error{Code::kCancelled, "the manager of worlds was closed"};
   liveness_->watch(NodeId{watch.value}, kOnlyLife, kOnlyRail, std::move(connection));
   return watch;
 }

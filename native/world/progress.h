@@ -114,7 +114,7 @@ class Progress {
   std::uint64_t numbers_;
   bool is_closed_ = false;
 
-  std::mutex liveness_mutex_;
+  std::mutex liveness_mutex_;  // a thread may take mutex_ while it holds this one
   std::unique_ptr<Liveness> liveness_;
 
   std::atomic<bool> has_rest_ = false;
