@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "io/links/handshake.h"
+#include "io/links/link.h"
 #include "io/links/refusal_log.h"
 #include "io/links/tcp_rail.h"
 #include "io/liveness/link_limits.h"
@@ -71,25 +72,7 @@ class Links {
     Interest interest = Interest::kNone;
     bool is_dirty = false;  // in dirty_
   };
-  struct Rail {
-    std::uint64_t control = 0, bulk = 0, liveness = 0;  // tokens; 0: none
-    std::uint64_t& slot(ConnectionKind kind);
-    Instant redial_at;
-    Duration backoff;
-    bool is_refused = false, is_watched = false;  // by the last dial; by the liveness thread
-  };
-  struct Link {
-    Member member;
-    bool is_wanted = false;  // between Connect and Disconnect or death
-    bool is_up = false, has_been_up = false, has_said_goodbye = false;
-    bool is_announced = false;  // the engine has LinkUp, and no LinkDown is on its way to it
-    std::uint32_t attempt = 0;
-    std::uint64_t control = 0;     // the life's one connection for messages
-    Incarnation incarnation;       // of the life in `rails`
-    Incarnation dead_incarnation;  // the last one declared dead: no older one comes back
-    Instant down_since;
-    std::vector<Rail> rails;
-  };
+  using Rail = Link::Rail;
 
   Links(Identity identity, const LinkLimits& limits, Poller& poller, const Arena& arena,
         Liveness liveness, std::uint64_t first_token);

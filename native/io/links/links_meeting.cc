@@ -147,11 +147,6 @@ void Links::finish_connect(std::uint64_t token, Connection& connection, Instant 
   mark_dirty(token, connection);
 }
 
-std::uint64_t& Links::Rail::slot(ConnectionKind kind) {
-  if (kind == ConnectionKind::kLiveness) return liveness;
-  return kind == ConnectionKind::kControl ? control : bulk;
-}
-
 // No process listens at this address any more. If that holds on every rail of the member, its
 // process is gone. The link may have further rails, of an earlier life of the peer, and never dials
 // them.
