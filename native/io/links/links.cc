@@ -98,12 +98,11 @@ void Links::connect(const Member& member, Instant now) {
     end_life(member.node, link, now);
     stop_watching(member.node, link);
   }
-  const bool is_new = !link.is_wanted || link.member.incarnation != member.incarnation;
+  const bool is_new = !link.is_wanted() || link.member.incarnation != member.incarnation;
   link.member = member;
   link.rails.resize(std::max(link.rails.size(), std::min(member.rails.size(), kRailsMax)));
   if (!is_new) return;
-  link.is_wanted = true;
-  link.has_been_up = false;
+  link.state = Link::State::kNeverUp;
   link.has_said_goodbye = false;
   link.down_since = now;
   for (Rail& rail : link.rails) {
@@ -121,7 +120,7 @@ void Links::disconnect(NodeId node) {
   if (found == links_.end()) return;
   Link& link = found->second;
   const auto control = connections_.find(link.control);
-  if (link.is_up && control != connections_.end()) {
+  if (link.is_up() && control != connections_.end()) {
     Bytes frame;
     encode(LinkFrame{Goodbye{}}, frame);
     control->second.wire.queue_frame(std::move(frame));
@@ -131,9 +130,7 @@ void Links::disconnect(NodeId node) {
     [[maybe_unused]] const auto sent =
         control->second.wire.send(node, control_budget, ignored_events);
   }
-  link.is_wanted = false;
-  link.is_announced = false;
-  link.is_up = false;  // asked for, so there is no LinkDown
+  link.state = Link::State::kUnwanted;  // asked for, so there is no LinkDown
   end_life(node, link, Instant{});
   stop_watching(node, link);
   receives_->close_all(node);
@@ -148,7 +145,8 @@ void Links::send_goodbye() {
 // that has them, and the home repeats a push until it arrives (design decision 18).
 void Links::send(const SendMessage& action) {
   const auto found = links_.find(action.to);
-  if (found == links_.end() || !found->second.is_announced) return;  // LinkUp repeats everything
+  // LinkUp repeats everything
+  if (found == links_.end() || found->second.state != Link::State::kAnnounced) return;
   const auto control = connections_.find(found->second.control);
   HOPLITE_CHECK(control != connections_.end());
   RailConnection& wire = control->second.wire;
@@ -168,7 +166,7 @@ void Links::send(const SendMessage& action) {
 
 void Links::send(const SendBlock& action) {
   const auto found = links_.find(action.to);
-  if (found == links_.end() || !found->second.is_announced) return;
+  if (found == links_.end() || found->second.state != Link::State::kAnnounced) return;
   const std::vector<Rail>& rails = found->second.rails;
   const auto is_open = [this](const Rail& rail) {
     const auto bulk = connections_.find(rail.bulk);
@@ -345,15 +343,16 @@ void Links::handle_timeout(Instant now) {
     fail_connection(token, {Code::kTimeout, "no handshake within the limit"}, now);
   }
   for (auto& [node, link] : links_) {
-    if (!link.is_wanted || link.has_said_goodbye) continue;
-    const Duration patience =
-        link.has_been_up ? limits_.link_down_max : limits_.link_down_max * kFirstLinkPatience;
-    if (!link.is_up && link.down_since + patience <= now) {
+    if (!link.is_wanted() || link.has_said_goodbye) continue;
+    const std::int64_t patience_factor =
+        link.state == Link::State::kNeverUp ? kFirstLinkPatience : 1;
+    const Duration patience = limits_.link_down_max * patience_factor;
+    if (!link.is_up() && link.down_since + patience <= now) {
       declare_dead(node, link, Verdict::kUnreachable, "its link stays down", now);
       continue;
     }
-    if (!link.is_up) set_timer(link.down_since + patience);
-    for (std::size_t rail = 0; rail < link.rails.size() && link.is_wanted; ++rail) {
+    if (!link.is_up()) set_timer(link.down_since + patience);
+    for (std::size_t rail = 0; rail < link.rails.size() && link.is_wanted(); ++rail) {
       redial(node, link, rail, now);
     }
   }
@@ -379,7 +378,9 @@ std::vector<IoEvent> Links::take_events() {
       return down != nullptr && down->node == up->node;
     };
     Link& link = links_[up->node];
-    link.is_announced = link.is_up && std::none_of(cut, events_.end(), goes_down);
+    if (link.is_up() && std::none_of(cut, events_.end(), goes_down)) {
+      link.state = Link::State::kAnnounced;
+    }
   }
   std::vector<IoEvent> batch(std::make_move_iterator(events_.begin()),
                              std::make_move_iterator(cut));
@@ -400,14 +401,13 @@ LinkCounters Links::counters() const {
 // ---- lives ----
 
 void Links::report_if_up(NodeId node, Link& link) {
-  if (link.is_up || !link.is_wanted || link.incarnation != link.member.incarnation) return;
+  if (link.is_up() || !link.is_wanted() || link.incarnation != link.member.incarnation) return;
   for (Rail& rail : link.rails) {
     const auto control = connections_.find(rail.control);
     const auto bulk = connections_.find(rail.bulk);
     if (control == connections_.end() || control->second.phase != Phase::kOpen) continue;
     if (bulk == connections_.end() || bulk->second.phase != Phase::kOpen) continue;
-    link.is_up = true;
-    link.has_been_up = true;
+    link.state = Link::State::kUp;
     link.has_said_goodbye = false;
     link.control = rail.control;
     for (Rail& each : link.rails) each.backoff = limits_.redial_first;
@@ -433,8 +433,8 @@ void Links::end_life(NodeId node, Link& link, Instant now) {
   link.control = 0;
   if (dials(node)) ++link.attempt;
   set_timer(now);  // to dial again; each rail waits until its own redial_at
-  if (!std::exchange(link.is_up, false)) return;
-  link.is_announced = false;
+  if (!link.is_up()) return;
+  link.state = Link::State::kDown;
   link.down_since = now;
   ++counters_->links_down;
   events_.emplace_back(LinkDown{node});
@@ -449,13 +449,13 @@ void Links::end_life(NodeId node, Link& link, Instant now) {
 
 // The only place that emits PeerDead. It is certain only for kDead; else the view decides.
 void Links::declare_dead(NodeId node, Link& link, Verdict verdict, const char* why, Instant now) {
-  if (!link.is_wanted) return;
+  if (!link.is_wanted()) return;
   log_warning(kLinksLogger, node_name(node) + " of incarnation " +
                                 std::to_string(link.member.incarnation.value) + " is dead: " + why);
   stop_watching(node, link);
   link.dead_incarnation = link.member.incarnation;
   if (link.incarnation == link.dead_incarnation) end_life(node, link, now);
-  link.is_wanted = false;
+  link.state = Link::State::kUnwanted;
   ++counters_->peers_dead;
   events_.emplace_back(PeerDead{node, link.dead_incarnation, verdict == Verdict::kDead});
 }
@@ -464,7 +464,8 @@ void Links::redial(NodeId node, Link& link, std::size_t rail_index, Instant now)
   Rail& rail = link.rails[rail_index];
   const bool has_liveness = rail.liveness != 0 || rail.is_watched;
   const bool is_complete = rail.control != 0 && rail.bulk != 0 && has_liveness;
-  if (is_complete || (link.is_up && !dials(node)) || rail_index >= link.member.rails.size()) return;
+  if (is_complete || (link.is_up() && !dials(node)) || rail_index >= link.member.rails.size())
+    return;
   if (rail.redial_at > now) {
     set_timer(rail.redial_at);
     return;
@@ -477,10 +478,10 @@ void Links::redial(NodeId node, Link& link, std::size_t rail_index, Instant now)
   link.incarnation = link.member.incarnation;
   if (rail.control == 0) start_dial(node, link, rail_index, ConnectionKind::kControl, now);
   // A dial that is refused at once may have shown that the peer is dead.
-  if (rail.bulk == 0 && link.is_wanted) {
+  if (rail.bulk == 0 && link.is_wanted()) {
     start_dial(node, link, rail_index, ConnectionKind::kBulk, now);
   }
-  if (!has_liveness && link.is_wanted) {
+  if (!has_liveness && link.is_wanted()) {
     start_dial(node, link, rail_index, ConnectionKind::kLiveness, now);
   }
 }
@@ -539,7 +540,7 @@ void Links::watch(std::uint64_t token, Connection& connection) {
   Interest wanted = connection.wire.has_output() ? Interest::kBoth : Interest::kRead;
   if (connection.phase == Phase::kOpen) {
     const auto link = links_.find(connection.peer);
-    if (link == links_.end() || !link->second.is_up) wanted = Interest::kNone;
+    if (link == links_.end() || !link->second.is_up()) wanted = Interest::kNone;
   }
   if (connection.interest == wanted) return;
   connection.interest = wanted;

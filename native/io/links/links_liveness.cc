@@ -55,7 +55,7 @@ void Links::handle_liveness(const LivenessEvent& event, Instant now) {
   }
   if (!is_final(event.verdict)) return;
   for (Rail& rail : link.rails) rail.is_watched = false;  // the thread has closed its connections
-  const bool is_meant = link.is_wanted && link.member.incarnation == event.incarnation;
+  const bool is_meant = link.is_wanted() && link.member.incarnation == event.incarnation;
   if (event.verdict == Verdict::kLeft) {
     link.has_said_goodbye = true;
   } else if (event.verdict == Verdict::kDead && is_meant) {

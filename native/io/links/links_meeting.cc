@@ -148,16 +148,13 @@ void Links::finish_connect(std::uint64_t token, Connection& connection, Instant 
 }
 
 // No process listens at this address any more. If that holds on every rail of the member, its
-// process is gone. The link may have further rails, of an earlier life of the peer, and never dials
-// them.
+// process is gone.
 void Links::handle_refused_dial(NodeId node, std::size_t rail_index, Instant now) {
   Link& link = links_.at(node);
   if (rail_index >= link.rails.size()) return;
   link.rails[rail_index].is_refused = true;
-  const auto rails =
-      std::span(link.rails).first(std::min(link.rails.size(), link.member.rails.size()));
-  if (link.is_wanted && !link.is_up && !link.has_said_goodbye && !rails.empty() &&
-      std::ranges::all_of(rails, &Rail::is_refused)) {
+  const bool is_missing = link.is_wanted() && !link.is_up() && !link.has_said_goodbye;
+  if (is_missing && link.is_refused()) {
     declare_dead(node, link, Verdict::kDead, "no process listens there any more", now);
   }
 }
@@ -264,7 +261,7 @@ Result<void> Links::join_life(std::uint64_t token, Connection& connection, Insta
         return rail.control == 0 && rail.bulk == 0 && rail.liveness == 0 && !rail.is_watched;
       };
       const Link& each = entry.second;
-      return !each.is_wanted && std::all_of(each.rails.begin(), each.rails.end(), has_none);
+      return !each.is_wanted() && std::all_of(each.rails.begin(), each.rails.end(), has_none);
     });
   }
   if (!links_.contains(hello.from) && links_.size() >= kViewMembersMax) {
@@ -272,11 +269,11 @@ Result<void> Links::join_life(std::uint64_t token, Connection& connection, Insta
   }
   Link& link = links_[hello.from];
   const Incarnation known =
-      link.is_wanted ? std::max(link.incarnation, link.member.incarnation) : link.incarnation;
+      link.is_wanted() ? std::max(link.incarnation, link.member.incarnation) : link.incarnation;
   if (hello.from_incarnation <= link.dead_incarnation || hello.from_incarnation < known) {
     return Error{Code::kUnauthenticated, peer_name + " is an earlier life, which is over"};
   }
-  if (link.is_wanted && hello.from_incarnation > link.member.incarnation) {
+  if (link.is_wanted() && hello.from_incarnation > link.member.incarnation) {
     declare_dead(hello.from, link, Verdict::kDead, "its next life dials", now);
   }
   const bool is_of_a_life = hello.kind != ConnectionKind::kLiveness;
