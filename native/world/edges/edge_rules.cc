@@ -90,11 +90,13 @@ void EdgeRules::pass_to_next_receive(Inbox& inbox) {
   arrival.at = arrival.data.get();
 }
 
-void EdgeRules::handle_leave() { is_leaving_ = true; }
+void EdgeRules::handle_leave() {
+  if (out_ == Out::kOpen) out_ = Out::kLeaving;
+}
 
 void EdgeRules::handle_ending(const End& end) {
-  if (is_ending_) return;
-  is_ending_ = true;
+  if (out_ == Out::kLastFrame || out_ == Out::kOver) return;
+  out_ = Out::kLastFrame;
   if (!frame_.payload
            .empty()) {  // the frame has begun: its bytes, but not from its caller's buffer
     last_payload_ = std::make_unique_for_overwrite<std::byte[]>(frame_.payload.size());
@@ -323,7 +325,7 @@ void EdgeRules::return_credit(MatchKey key, std::uint64_t bytes) {
   credit.content.key = key;
   credit.content.size_bytes = lane.owed;
   lane.outstanding -= std::exchange(lane.owed, 0);
-  if (!is_leaving_ && !is_ending_) control_.push_back(std::move(credit));
+  if (out_ == Out::kOpen) control_.push_back(std::move(credit));
 }
 
 Result<void> EdgeRules::check_match(const Wanted& wanted, const Content& content) const {
@@ -349,7 +351,7 @@ Error EdgeRules::protocol_error(const std::string& what) const {
 // ---- what goes ----
 
 Frame EdgeRules::poll_frame() {
-  if (!frame_.head.empty() || !frame_.payload.empty() || is_over_) return frame_;
+  if (!frame_.head.empty() || !frame_.payload.empty() || out_ == Out::kOver) return frame_;
   if (!control_.empty()) {
     writing_ = nullptr;
     write(control_.front(), {});
@@ -361,8 +363,8 @@ Frame EdgeRules::poll_frame() {
     if (choose_message(lane)) return frame_;
   }
   const bool has_all_gone = lanes_[0].sendings.empty() && lanes_[1].sendings.empty();
-  if (is_leaving_ && !is_ending_ && has_all_gone) {
-    is_ending_ = true;
+  if (out_ == Out::kLeaving && has_all_gone) {
+    out_ = Out::kLastFrame;
     writing_ = nullptr;
     write({Verb::kGoodbye, 0, {}}, {});
   }
@@ -413,8 +415,8 @@ void EdgeRules::finish_frame() {
     if (!sending.bytes.empty()) return;
     if (sending.operation != OperationId{}) outcomes_.push_back({sending.operation, {}, nullptr});
     lane->sendings.pop_front();
-  } else if (is_ending_ && control_.empty()) {
-    is_over_ = true;
+  } else if (out_ == Out::kLastFrame && control_.empty()) {
+    out_ = Out::kOver;
   }
 }
 

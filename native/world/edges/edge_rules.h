@@ -72,7 +72,7 @@ class EdgeRules {
   [[nodiscard]] const std::optional<End>& ending() const { return ending_; }  // the peer's report
   // True if a receive or a send waits for a peer that has left.
   [[nodiscard]] bool waits_in_vain() const;
-  [[nodiscard]] bool is_over() const { return is_over_; }  // True if our last frame is written
+  [[nodiscard]] bool is_over() const { return out_ == Out::kOver; }  // our last frame is written
 
  private:
   struct Sending {
@@ -118,7 +118,6 @@ class EdgeRules {
   [[nodiscard]] Result<void> check_match(const Wanted& wanted, const Content& content) const;
   [[nodiscard]] Error protocol_error(const std::string& what) const;
   static void pass_to_next_receive(Inbox& inbox);
-
   bool choose_message(Lane& lane);
   void write(const Envelope& envelope, std::span<const std::byte> payload);
   void finish_frame();
@@ -134,9 +133,10 @@ class EdgeRules {
   Frame frame_;
   Lane* writing_ = nullptr;  // the lane of the message in frame_; null for a control frame
   std::size_t next_lane_ = 0;
-  bool is_leaving_ = false;
-  bool is_ending_ = false;
-  bool is_over_ = false;
+  // kOpen -> kLeaving by handle_leave(). Either -> kLastFrame by handle_ending(), or when Goodbye
+  // follows the last send. kLastFrame -> kOver when that frame is written.
+  enum class Out : std::uint8_t { kOpen, kLeaving, kLastFrame, kOver };
+  Out out_ = Out::kOpen;
   // In.
   std::vector<std::byte> head_in_;
   std::size_t head_bytes_ = kEnvelopeBytes;
