@@ -239,7 +239,7 @@ void World::end_companion_operation(OperationId id, Operation::State state) {
 // Returns whether there is more to do at once.
 bool World::carry(Edge& edge, Carrier carrier) {
   EdgeRules& rules = edge.rules();
-  if (edge.is_unregistered) {  // messages that the peer sent before it left may be here
+  if (edge.is_unregistered()) {  // messages that the peer sent before it left may be here
     settle(edge);
     if (!end_ && rules.has_left()) handle_goodbye(edge);
     return false;
@@ -314,14 +314,14 @@ bool World::settle(Edge& edge) {
 bool World::arm(Edge& edge, bool may_rest) {
   const EdgeRules& rules = edge.rules();
   const bool rests = may_rest && !edge.is_blocked() && !rules.is_waiting();
-  if (rests && edge.is_resting) {
-    edge.was_used = true;
+  if (rests && edge.rests()) {
+    edge.watch = Edge::Watch::kUsed;
     return false;
   }
   const Interest interest =
       rests ? Interest::kNone
             : both(Interest::kRead, edge.is_blocked() ? Interest::kWrite : Interest::kNone);
-  edge.is_resting = edge.was_used = rests;
+  edge.watch = rests ? Edge::Watch::kUsed : Edge::Watch::kPolled;
   if (const Interest polled = edge.pipe().interest_of(interest); polled != edge.armed) {
     progress_.change_interest(edge.pipe(), edge.token(), polled);
     edge.armed = polled;
@@ -354,7 +354,7 @@ bool World::finish_goodbye(Edge& edge) {
 bool World::handle_ready(Rank peer) {
   const Lock lock(mutex_);
   const auto found = edges_.find(peer);
-  if (found == edges_.end() || found->second->is_unregistered) return false;
+  if (found == edges_.end() || found->second->is_unregistered()) return false;
   found->second->pipe().handle_ready();
   return carry(*found->second, Carrier::kProgress);
 }
@@ -363,11 +363,11 @@ bool World::handle_rest() {
   const Lock lock(mutex_);
   bool is_used = false;
   for (const auto& [peer, edge] : edges_) {
-    if (!edge->is_resting) continue;
-    if (std::exchange(edge->was_used, false)) {
+    if (edge->watch == Edge::Watch::kUsed) {
+      edge->watch = Edge::Watch::kIdle;
       is_used = true;
-    } else {
-      edge->is_resting = false;
+    } else if (edge->watch == Edge::Watch::kIdle) {
+      edge->watch = Edge::Watch::kPolled;
       if (carry(*edge, Carrier::kProgress)) progress_.revisit(edge->token());
     }
   }
@@ -381,16 +381,16 @@ void World::handle_peer_end(Rank peer, Cause cause) {
   const auto found = edges_.find(peer);
   if (end_ || is_closed_ || found == edges_.end()) return;
   Edge& edge = *found->second;
-  if (edge.is_unregistered) return;  // one of the two has left, and the other knows
+  if (edge.is_unregistered()) return;  // one of the two has left, and the other knows
   if (cause == Cause::kPeerDied) {
     if (carry(edge, Carrier::kProgress)) progress_.revisit(edge.token());
-    if (!end_ && !edge.is_unregistered) {
+    if (!end_ && !edge.is_unregistered()) {
       read_last_words(edge);
       if (const auto peer_end = edge.rules().ending()) return break_world(&edge, *peer_end);
       if (edge.rules().has_left()) return handle_goodbye(edge);
     }
   }
-  if (end_ || edge.is_unregistered) return;
+  if (end_ || edge.is_unregistered()) return;
   unregister(edge);
   break_world(&edge, {cause, peer, words(cause)});
 }
@@ -403,7 +403,7 @@ void World::handle_edge_error(Edge& edge, const Error& error) {
 }
 
 void World::handle_goodbye(Edge& edge) {
-  if (!edge.is_unregistered) {
+  if (!edge.is_unregistered()) {
     edge.finish(Edge::Finishing::kAtOnce);
     unregister(edge);
     progress_.push_event({.kind = WorldEvent::Kind::kPeerLeft,
@@ -436,7 +436,7 @@ void World::break_world(const Edge* by, End end) {
   for (const auto& [peer, edge] : edges_) {
     if (edge.get() == by && edge->rules().ending()) {  // the peer knows
       unregister(*edge);
-    } else if (!edge->is_unregistered && finish_goodbye(*edge)) {
+    } else if (!edge->is_unregistered() && finish_goodbye(*edge)) {
       progress_.revisit(edge->token());
     }
   }
@@ -449,7 +449,7 @@ void World::break_pending() {
 }
 
 void World::unregister(Edge& edge) {
-  if (std::exchange(edge.is_unregistered, true)) return;
+  if (std::exchange(edge.watch, Edge::Watch::kUnregistered) == Edge::Watch::kUnregistered) return;
   progress_.unregister_edge(edge.pipe(), edge.token());
 }
 
@@ -479,7 +479,7 @@ OperationHandle World::leave() {
 void World::check_drained() {
   if (leaving_ == nullptr || leaving_->state != Operation::State::kPending) return;
   const bool is_drained =
-      std::ranges::all_of(edges_, [](const auto& each) { return each.second->is_unregistered; });
+      std::ranges::all_of(edges_, [](const auto& each) { return each.second->is_unregistered(); });
   if (!is_drained || !companion_operations_.empty()) return;
   end_operation(*leaving_, Operation::State::kDone);
   break_pending();  // only receives are left, and no message can come for them
@@ -494,7 +494,7 @@ void World::close() {
     break_world(nullptr, {Cause::kLocal, name_.rank, "it was closed without leaving"});
   }
   for (const auto& [peer, edge] : edges_) {
-    if (!edge->is_unregistered) {
+    if (!edge->is_unregistered()) {
       [[maybe_unused]] const bool is_more =
           finish_goodbye(*edge);  // reads all: unread bytes cause a reset
       unregister(*edge);
@@ -510,7 +510,8 @@ void World::close() {
 
 bool World::is_goodbye_delivered() {
   const Lock lock(mutex_);
-  return std::ranges::all_of(edges_, [](const auto& each) { return each.second->is_unregistered; });
+  return std::ranges::all_of(edges_,
+                             [](const auto& each) { return each.second->is_unregistered(); });
 }
 
 std::optional<End> World::end() {

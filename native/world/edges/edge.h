@@ -50,11 +50,24 @@ class Edge {
 
   // The interest that the poller has for this edge.
   Interest armed = Interest::kNone;
-  // True if no operation waits for the peer. No thread reads a resting edge, because a later
-  // receive can then take the bytes straight into its buffer.
-  bool is_resting = false;
-  bool was_used = false;         // True if a caller has used the resting edge since handle_rest()
-  bool is_unregistered = false;  // True if the poller has forgotten the edge
+  // Whether the progress thread reads the edge. An edge rests while no operation waits for the
+  // peer: a later receive can then take the bytes straight into its buffer. Transitions:
+  //
+  //   from              event                                       to
+  //   kPolled, kIdle    a caller leaves no operation that waits     kUsed
+  //   kUsed             World::handle_rest()                        kIdle
+  //   kIdle             World::handle_rest()                        kPolled
+  //   kUsed, kIdle      an operation waits, or bytes to write       kPolled
+  //   any               the peer or the world has ended             kUnregistered
+  enum class Watch : std::uint8_t {
+    kPolled,
+    kUsed,          // rests, and a caller has used it since the last handle_rest()
+    kIdle,          // rests, and no caller has used it since then
+    kUnregistered,  // the poller has forgotten it
+  };
+  Watch watch = Watch::kPolled;
+  [[nodiscard]] bool rests() const { return watch == Watch::kUsed || watch == Watch::kIdle; }
+  [[nodiscard]] bool is_unregistered() const { return watch == Watch::kUnregistered; }
 
  private:
   [[nodiscard]] Result<void> write_frames();
