@@ -97,7 +97,8 @@ Result<NcclBond::Issued> NcclBond::issue(NcclTransfer transfer, std::optional<st
   {
     const std::lock_guard guard(mutex_);
     issued.turn = turn.value_or(turns_given_ + 1);
-    if (issued.turn > turns_begun_ && !waiting_.contains(issued.turn) && !is_ended_) {
+    if (issued.turn > turns_begun_ && !waiting_.contains(issued.turn) &&
+        phase_ == Phase::kRunning) {
       turns_given_ = std::max(turns_given_, issued.turn);
       open_.insert(waiting.operation);
       waiting_.emplace(issued.turn, std::move(waiting));
@@ -126,7 +127,7 @@ bool NcclBond::is_leaked() {
 NcclBond::Next NcclBond::step() {
   {
     const std::lock_guard guard(mutex_);
-    if (is_ended_) return Next::kOver;
+    if (phase_ != Phase::kRunning) return Next::kOver;
     is_calling_ = true;
   }
   const Next next = advance();
@@ -352,7 +353,7 @@ void NcclBond::finish_all() {
 void NcclBond::end_operation(OperationId operation, Operation::State state) {
   if (const auto world = world_.lock()) world->end_companion_operation(operation, state);
   const std::lock_guard guard(mutex_);
-  if (!is_ended_) open_.erase(operation);
+  if (phase_ == Phase::kRunning) open_.erase(operation);
   launched_.erase(operation);
   changed_.notify_all();
 }
@@ -376,7 +377,8 @@ void NcclBond::fail(const Error& error) {
 void NcclBond::handle_end(Ending ending) {
   {
     const std::lock_guard guard(mutex_);
-    if (std::exchange(is_ended_, true)) return;
+    if (phase_ != Phase::kRunning) return;
+    phase_ = Phase::kEnded;
   }
   queue_->begin_teardown();
   quiet_thread("hoplite-nccl-end", [self = shared_from_this(), ending] {
@@ -391,13 +393,14 @@ void NcclBond::tear_down(Ending ending) {
   quiet_thread("hoplite-nccl-abo", [self = shared_from_this(), ending] {
     self->tear_down_communicator(ending);
     const std::lock_guard guard(self->mutex_);
-    self->is_down_ = true;
+    self->phase_ = Phase::kDown;
     self->changed_.notify_all();
   }).detach();
   const auto limit = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kAbortLimit.ns);
   std::unique_lock lock(mutex_);
-  const bool came = changed_.wait_until(
-      lock, limit, [this] { return is_down_ || (is_quiet_ && launched_.empty()); });
+  const bool came = changed_.wait_until(lock, limit, [this] {
+    return phase_ == Phase::kDown || (phase_ == Phase::kQuiet && launched_.empty());
+  });
   is_leaked_ = !came;
   const std::set<OperationId> open = std::exchange(open_, {});
   lock.unlock();
@@ -407,7 +410,7 @@ void NcclBond::tear_down(Ending ending) {
     }
   }
   lock.lock();
-  if (!changed_.wait_until(lock, limit, [this] { return is_down_; })) {
+  if (!changed_.wait_until(lock, limit, [this] { return phase_ == Phase::kDown; })) {
     std::fprintf(stderr,
                  "hoplite_ray: a communicator of NCCL (rank %d of %d on GPU %d) was not aborted "
                  "within %lld s; it is left as it is\n",
@@ -424,7 +427,7 @@ void NcclBond::tear_down_communicator(Ending ending) {
     const auto is_quiet = [this] { return !is_calling_; };  // nothing more will be launched
     const bool came = changed_.wait_for(lock, std::chrono::nanoseconds(kCallLimit.ns), is_quiet);
     if (!came && comm_ == nullptr) changed_.wait(lock, is_quiet);  // no communicator to abort
-    is_quiet_ = is_quiet();
+    if (is_quiet()) phase_ = Phase::kQuiet;
     changed_.notify_all();
     for (auto& [turn, waiting] : waiting_) {
       if (waiting.event != nullptr) library_->cuda.event_destroy(waiting.event);

@@ -140,9 +140,9 @@ class NcclBond final : public Companion, public std::enable_shared_from_this<Ncc
   std::vector<OperationId> finished_;
   std::string error_;
   bool is_calling_ = false;
-  bool is_ended_ = false;
-  bool is_quiet_ = false;  // True if it has ended and no call to NCCL is in progress
-  bool is_down_ = false;
+  // In this order. kQuiet: no call to NCCL is in progress. A call that hangs skips it.
+  enum class Phase : std::uint8_t { kRunning, kEnded, kQuiet, kDown };
+  Phase phase_ = Phase::kRunning;
   bool is_leaked_ = false;
 };
 
