@@ -1,6 +1,6 @@
 // Points in time and lengths of time as integers of nanoseconds. No clock is read here: time enters
-// every machine as an argument, and only node/ and liveness read a clock. Leaf header.
-// SPDX-License-Identifier: Apache-2.0
+// every machine as an argument, and the threads that own a machine read it by io/read_clock.h. Leaf
+// header. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <compare>

@@ -2,8 +2,6 @@
 #include "client/outbox.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -16,6 +14,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "io/signals_blocked.h"
 #include "io/sockets/system_error.h"
 
 namespace hoplite {
@@ -163,17 +162,12 @@ void Outbox::close() {
 
 // If the process may start no more threads, the next send or wait writes the waiting frames.
 void Outbox::start() {
-  // Signals belong to the process's own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked guard;
   try {
     thread_ = std::make_unique<std::thread>(&Outbox::run, this);
   } catch (const std::system_error&) {
     thread_.reset();
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Outbox::wake() const { static_cast<void>(::eventfd_write(wake_.value(), 1)); }

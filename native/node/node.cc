@@ -2,8 +2,6 @@
 #include "node/node.h"
 
 #include <pthread.h>
-#include <signal.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +12,8 @@
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "io/read_clock.h"
+#include "io/signals_blocked.h"
 #include "node/kernels.h"
 
 namespace hoplite {
@@ -26,12 +26,6 @@ constexpr std::uint64_t kFirstLinkToken = 1ULL << 63;
 constexpr Duration kLongTurn = 10_ms;
 constexpr Duration kPublishEvery = 10_ms;
 
-Instant read_clock() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return Instant{std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec};
-}
-
 }  // namespace
 
 // ---- any thread ----
@@ -42,13 +36,8 @@ Result<std::unique_ptr<Node>> Node::start(const NodeOptions& options) {
   auto parts = open_parts(options, *config);
   if (!parts) return parts.error();
   std::unique_ptr<Node> node(new Node(*config, std::move(*parts)));
-  // The reactor takes no signals: they belong to the process's own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked guard;
   node->thread_ = std::thread(&Node::run, node.get());
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return node;
 }
 

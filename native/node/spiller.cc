@@ -2,11 +2,11 @@
 #include "node/spiller.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <utility>
 
 #include "io/log.h"
+#include "io/signals_blocked.h"
 
 namespace hoplite {
 
@@ -15,13 +15,8 @@ Result<std::unique_ptr<Spiller>> Spiller::start(const std::string& directory, co
   auto file = SpillFile::open(directory);
   if (!file) return file.error();
   std::unique_ptr<Spiller> spiller(new Spiller(std::move(*file), arena, poller));
-  // Signals belong to the process's own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked guard;
   spiller->thread_ = std::thread(&Spiller::run, spiller.get());
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return spiller;
 }
 

@@ -3,15 +3,15 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <optional>
 
 #include "base/check.h"
+#include "io/read_clock.h"
+#include "io/signals_blocked.h"
 #include "io/sockets/system_error.h"
 #include "io/sockets/tcp_socket.h"
 #include "world/pipes/pipe.h"
@@ -27,12 +27,6 @@ constexpr RailId kOnlyRail{0};
 // again. It costs a process that moves messages a hundred looks a second at most. Design decision
 // 22g.
 constexpr Duration kRestEvery = 10_ms;
-
-Instant read_clock() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return Instant{std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec};
-}
 
 std::uint8_t cause_of(Verdict verdict) {
   switch (verdict) {
@@ -69,12 +63,8 @@ Result<std::unique_ptr<Progress>> Progress::start(const LivenessLimits& limits) 
   }
   auto progress = std::unique_ptr<Progress>(
       new Progress(std::move(*poller), std::move(*liveness), limits.cut, std::move(*doorbell)));
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked guard;
   progress->thread_ = std::thread(&Progress::run, progress.get());
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return progress;
 }
 

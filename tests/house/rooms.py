@@ -93,7 +93,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "links",
         "messages",
     ),
-    "native/io": ("links local_port", "liveness", "memory", "log sockets"),
+    "native/io": (
+        "links local_port",
+        "liveness",
+        "memory",
+        "sockets",
+        "log read_clock signals_blocked",
+    ),
     "native/wire": (
         "local",
         "archive crc32c directory_fields frame frame_types keeping_fields layouts link_fields"

@@ -2,7 +2,6 @@
 #include "io/liveness/liveness.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 
 #include "base/check.h"
 #include "io/liveness/liveness_thread.h"
+#include "io/signals_blocked.h"
 #include "io/sockets/system_error.h"
 
 namespace hoplite {
@@ -56,13 +56,11 @@ Result<Liveness> Liveness::start(const LivenessLimits& limits) {
   if (!theirs.is_open()) return system_error("fcntl");
   low.reset();
   Liveness liveness(std::move(ours));
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   const int orders = LivenessThread::kHasOwnTable ? theirs.value() : ::dup(theirs.value());
-  liveness.thread_ = std::thread(LivenessThread::thread_main, orders, limits);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  {
+    const SignalsBlocked guard;
+    liveness.thread_ = std::thread(LivenessThread::thread_main, orders, limits);
+  }
   int number = 0;
   while (::recv(liveness.fd(), &number, sizeof number, 0) < 0) HOPLITE_CHECK(errno == EINTR);
   if (number != 0) {

@@ -7,7 +7,6 @@
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <variant>
 
 #include "base/check.h"
+#include "io/read_clock.h"
 #include "io/sockets/system_error.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -40,12 +40,6 @@ constexpr std::size_t kReadBytes = 4096;
 constexpr Duration kUnreadMax = 10_s;
 // The limit on waiting events that are only counted, while the reactor has no time to take them.
 constexpr std::size_t kUnsentEventsMax = 64;
-
-Instant read_clock() {  // the reactor's is too late for us, and starving is what we measure
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return Instant{std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec};
-}
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
@@ -137,6 +131,8 @@ LivenessThread::LivenessThread(UniqueFd orders, Poller poller, const LivenessLim
       rules_(limits),
       next_token_(kOrdersToken + 1) {}
 
+// The thread has a clock of its own: the reactor's time is old while the reactor is busy, and
+// starving is what this thread measures.
 void LivenessThread::run() noexcept {
   next_tick_ = read_clock();
   while (is_running_) {

@@ -2,7 +2,6 @@
 #include "world/nccl/nccl_thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "io/signals_blocked.h"
 #include "world/nccl/nccl_bond.h"
 
 namespace hoplite::worlds {
@@ -26,16 +26,11 @@ constexpr Duration kLookEvery = 50_ms;
 }  // namespace
 
 std::thread quiet_thread(const char* name, std::function<void()> work) {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread([name, work = std::move(work)] {
+  const SignalsBlocked guard;
+  return std::thread([name, work = std::move(work)] {
     ::pthread_setname_np(::pthread_self(), name);
     work();
   });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
 }
 
 // ---- the queue
