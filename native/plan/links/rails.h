@@ -23,7 +23,6 @@ class Rails {
   // Books `size_bytes` on the rail it returns; nothing while every queue is full.
   std::optional<RailId> take(NodeId peer, std::uint64_t size_bytes, Instant now);
 
-  [[nodiscard]] bool is_up(NodeId peer) const { return links_.contains(peer); }
   [[nodiscard]] bool has_room(NodeId peer, std::uint64_t size_bytes) const;
   void check_invariants() const;
 

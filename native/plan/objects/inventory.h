@@ -85,7 +85,6 @@ class Inventory {
   [[nodiscard]] std::uint64_t evictable_bytes() const { return common().idle + headroom().idle; }
   [[nodiscard]] bool is_waiting(const ObjectId& object) const { return lines_of_.contains(object); }
   [[nodiscard]] std::optional<Rank> rank(const ObjectId& object) const;
-  [[nodiscard]] std::size_t waiting_count() const { return lines_of_.size(); }
   void check_invariants() const;
 
  private:

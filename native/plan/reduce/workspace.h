@@ -25,7 +25,6 @@ class Workspace {
   void place(Extent range);
 
   [[nodiscard]] bool is_complete() const { return slots_ && !is_asking_; }
-  [[nodiscard]] bool is_asking() const { return is_asking_; }
   // REQUIRES: is_complete().
   [[nodiscard]] Extent slots() const { return *slots_; }
   // Where the accumulators of the block's 16-bit elements (cell 0), or of all of its elements, lie,
