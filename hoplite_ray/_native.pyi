@@ -42,7 +42,7 @@ class NativeNode:
 
     def set_view(self, epoch: int, members: Sequence[tuple[int, int, Sequence[str]]]) -> None:
         """
-        Tell the node who is there: (node id, incarnation, rails), oldest first.
+        Tell the node its members: (node id, incarnation, rails), oldest first.
         """
 
     def next_event(self, timeout_s: float) -> tuple[str, int, int] | None:
@@ -110,7 +110,7 @@ class Unsealed:
 
     def seal(self) -> Request:
         """
-        Let everybody get the object: the request ends when they may. What is written from now on stays in this process.
+        Let all clients get the object: the request ends when they may. What is written from now on stays in this process.
         """
 
     @property

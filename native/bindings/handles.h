@@ -123,8 +123,8 @@ inline void bind_handles(nb::module_& m) {
                          "The range of a reserved object; a writable buffer, and shared with the "
                          "node until it is sealed. Dropped unsealed, the put is cancelled.")
       .def("seal", &PyUnsealed::seal,
-           "Let everybody get the object: the request ends when they may. What is written from now "
-           "on stays in this process.")
+           "Let all clients get the object: the request ends when they may. What is written from "
+           "now on stays in this process.")
       .def_prop_ro("size_bytes", [](PyUnsealed& self) { return self.range->bytes().size(); });
 }
 

@@ -306,7 +306,7 @@ void bind_node(nb::module_& m) {
           "rails", [](PyNode& self) { return self.running_node().rails(); },
           "Return the addresses of the rails.")
       .def("set_view", &PyNode::set_view, "epoch"_a, "members"_a,
-           "Tell the node who is there: (node id, incarnation, rails), oldest first.")
+           "Tell the node its members: (node id, incarnation, rails), oldest first.")
       .def(
           "next_event", &PyNode::next_event, "timeout_s"_a,
           "Wait for the next event, (\"peer_dead\" or \"drained\", node id, incarnation), or None.")

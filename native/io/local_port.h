@@ -46,8 +46,8 @@ struct LocalCounters {
 class LocalPort {
  public:
   // Makes the directory of `path` (0700) and replaces a socket that a dead node left behind.
-  // kSystem when the directory is open to others, the path is too long, or a live node listens
-  // there. REQUIRES: poller and arena outlive this.
+  // kInvalidArgument if the directory is open to others, the path is too long, or a live node
+  // listens there. REQUIRES: poller and arena outlive this.
   [[nodiscard]] static Result<LocalPort> open(const std::string& path, NodeId node,
                                               Incarnation incarnation, const LocalLimits& limits,
                                               Poller& poller, const Arena& arena,

@@ -1,4 +1,4 @@
-// The only way into the reactor for other threads: commands of the control plane, and the wish to
+// The only way into the reactor for other threads: commands of the control plane, and the order to
 // stop. Owns a queue under a mutex; any thread may push, only the reactor takes. Pushing wakes the
 // reactor. SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -46,7 +46,7 @@ class Completion {
   void finish_list(RequestId list, Listing listing);
 
   // Any thread.
-  void close();  // wakes the threads that wait for an event
+  void close();  // wakes all threads that wait here
   [[nodiscard]] std::optional<NodeEvent> next_event(Duration timeout);
   [[nodiscard]] NodeStats stats() const;
   [[nodiscard]] RequestId begin_list();

@@ -138,14 +138,14 @@ OperationHandle World::begin(Edge* edge, OperationId id, Rank peer) {
     if (carry(*edge, Carrier::kCaller)) progress_.revisit(edge->token());
     carried_ = OperationId{};
   }
-  std::optional<Outcome> mine = std::exchange(mine_, std::nullopt);
-  if (mine && mine->data == nullptr) return nullptr;
+  std::optional<Outcome> outcome = std::exchange(carried_outcome_, std::nullopt);
+  if (outcome && outcome->data == nullptr) return nullptr;
   auto operation = std::make_shared<Operation>();
   operation->id = id;
   operation->peer = peer;
-  if (mine) {
-    operation->content = std::move(mine->content);
-    operation->data = std::move(mine->data);
+  if (outcome) {
+    operation->content = std::move(outcome->content);
+    operation->data = std::move(outcome->data);
     operation->state = Operation::State::kDone;
   } else if (end_) {
     operation->state = Operation::State::kBroken;
@@ -280,9 +280,9 @@ Result<void> World::move_bytes(Edge& edge, Carrier carrier) {
   const auto written = edge.write();
   settle(edge);
   if (!written) return written.error();
-  if (is_callers && mine_) return {};
+  if (is_callers && carried_outcome_) return {};
   bool has_settled = true;
-  while (has_settled && !mine_) {
+  while (has_settled && !carried_outcome_) {
     const auto read = edge.read(is_callers ? kUntilOutcome : own);
     has_settled = settle(edge) && is_callers;
     if (!read) return read.error();
@@ -297,7 +297,7 @@ bool World::settle(Edge& edge) {
   while (auto outcome = edge.rules().poll_outcome()) {
     has_settled = true;
     if (outcome->operation == carried_) {
-      mine_ = std::move(outcome);
+      carried_outcome_ = std::move(outcome);
       continue;
     }
     const auto open = open_.find(outcome->operation);

@@ -56,7 +56,8 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  // Adds the edge to `peer`. Returns an error for our own rank or a rank that has an edge.
+  // Adds the edge to `peer`. Returns an error for this member's own rank, or a rank that has an
+  // edge.
   [[nodiscard]] Result<void> add_edge(Rank peer, std::unique_ptr<Pipe> pipe);
 
   // Returns null if the operation is done already. An error means that the caller's arguments are
@@ -90,7 +91,8 @@ class World {
   [[nodiscard]] std::uint64_t number() const { return number_; }
   [[nodiscard]] const WorldName& name() const { return name_; }
   [[nodiscard]] std::optional<End> end();
-  // True if each member has our last frame, or is gone. REQUIRES: leave() or an end came first.
+  // True if each member has this one's last frame, or is gone. REQUIRES: leave() or an end came
+  // first.
   [[nodiscard]] bool is_goodbye_delivered();
   [[nodiscard]] std::vector<Rank> departed_ranks();
   [[nodiscard]] const char* transport(Rank peer);  // nullptr if there is no edge
@@ -134,7 +136,7 @@ class World {
   std::map<OperationId, OperationHandle> open_;
   std::map<OperationId, OperationHandle> companion_operations_;
   std::vector<std::shared_ptr<Companion>> companions_;
-  std::optional<Outcome> mine_;  // outcome of the operation that its caller carries right now
+  std::optional<Outcome> carried_outcome_;  // of the operation that its caller carries right now
   OperationId carried_;
   std::uint64_t operations_ = 0;
   std::optional<End> end_;

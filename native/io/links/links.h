@@ -68,7 +68,7 @@ class Links {
     std::string peer_name;  // for refusals: the node dialled, or the address that dials
     std::uint32_t attempt = 0;
     Instant deadline;     // for the handshake; once open, for the kernel to take of a long queue
-    Handshake handshake;  // the listening side's until we dial; meaningless once open
+    Handshake handshake;  // the listening side's until this node dials; meaningless once open
     Interest interest = Interest::kNone;
     bool is_dirty = false;  // in dirty_
   };

@@ -31,7 +31,7 @@ class ReceiveTable {
   void close_all(NodeId from);
   [[nodiscard]] Placement place(NodeId from, const BlockHeader& header) const;
   [[nodiscard]] std::size_t size() const { return receives_.size(); }
-  // Nodes that may send us blocks now.
+  // Nodes that may send blocks here now.
   [[nodiscard]] std::size_t senders() const { return senders_; }
 
  private:

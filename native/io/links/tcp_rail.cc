@@ -275,15 +275,15 @@ Result<void> RailConnection::await_block() {
 
 void RailConnection::advance_block(std::size_t got) {
   if (in_payload_) {
-    const auto mine =
+    const auto of_block =
         static_cast<std::size_t>(std::min<std::uint64_t>(got, block_.size_bytes - payload_got_));
     if (landing_.arrival == Arrival::kLand) {
-      crc_ = crc32c(place_.arena->at(landing_.extent).subspan(payload_got_, mine), crc_);
+      crc_ = crc32c(place_.arena->at(landing_.extent).subspan(payload_got_, of_block), crc_);
     } else {
-      place_.counters->bytes_discarded += mine;
+      place_.counters->bytes_discarded += of_block;
     }
-    payload_got_ += mine;
-    got -= mine;
+    payload_got_ += of_block;
+    got -= of_block;
   }
   head_got_ += got;
 }

@@ -35,9 +35,9 @@ struct LinkLimits {
   // A longer queue of messages gets no payload. 10 Gbit/s carry this much in 13 ms, and the home
   // repeats a push that finds no room after 20 ms.
   std::uint64_t payload_queue_bytes = 16_MiB;
-  // The limit on bytes in flight from several senders of blocks together, towards one of our rails.
-  // A switch's port queues about a MiB, and at 10 Gbit/s this covers round trips of 0.6 ms (design
-  // decision 19).
+  // The limit on bytes in flight from several senders of blocks together, towards one rail of this
+  // node. A switch's port queues about a MiB, and at 10 Gbit/s this covers round trips of 0.6 ms
+  // (design decision 19).
   std::uint64_t arriving_bytes_max = 768_KiB;
 };
 

@@ -102,7 +102,7 @@ class TlsContext {
   std::uint64_t rekey_bytes_;
 };
 
-// True if these first bytes of a connection are a TLS record: no frame of ours begins like that.
+// True if these first bytes of a connection are a TLS record: no frame begins like that.
 [[nodiscard]] bool is_tls(std::span<const std::byte> first);
 // Returns the answer of a node without TLS to a peer with TLS: the TLS alert "protocol version".
 [[nodiscard]] std::span<const std::byte> no_tls_alert();

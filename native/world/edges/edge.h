@@ -38,7 +38,8 @@ class Edge {
   // waits for the peer.
   enum class Reading : std::uint8_t { kAll, kUntilOutcome, kWhileAwaited };
   [[nodiscard]] Result<void> read(Reading reading);
-  // Discards what the peer sends after our last frame. Returns whether the peer's end is closed.
+  // Discards what the peer sends after this end's last frame. Returns whether the peer's end is
+  // closed.
   [[nodiscard]] bool drain();
   // Closes the pipe for writing. Idempotent. kWhenSent does nothing while bytes are unsent.
   enum class Finishing : std::uint8_t { kWhenSent, kAtOnce };

@@ -451,9 +451,9 @@ bool EdgeRules::has_receive() const {
 }
 
 bool EdgeRules::waits_in_vain() const {
-  const auto is_somebodys = [](const Sending& each) { return each.operation != OperationId{}; };
+  const auto has_caller = [](const Sending& each) { return each.operation != OperationId{}; };
   const auto waits = [&](const Lane& lane) {
-    return std::ranges::any_of(lane.sendings, is_somebodys);
+    return std::ranges::any_of(lane.sendings, has_caller);
   };
   return has_left_ && (std::ranges::any_of(lanes_, waits) || has_receive());
 }

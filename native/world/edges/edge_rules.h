@@ -50,7 +50,7 @@ class EdgeRules {
   [[nodiscard]] std::size_t missing_bytes() const;
   // True if the payload that comes now is not the last of its message.
   [[nodiscard]] bool is_amid_message() const;
-  // Returns how many bytes of unfinished messages come without more credit than our written frames
+  // Returns how many bytes of unfinished messages come without more credit than the written frames
   // give. At least 1.
   [[nodiscard]] std::uint64_t coming_bytes() const;
   // Takes received bytes, at most to the end of one frame, and returns how many it took.
@@ -72,7 +72,7 @@ class EdgeRules {
   [[nodiscard]] const std::optional<End>& ending() const { return ending_; }  // the peer's report
   // True if a receive or a send waits for a peer that has left.
   [[nodiscard]] bool waits_in_vain() const;
-  [[nodiscard]] bool is_over() const { return out_ == Out::kOver; }  // our last frame is written
+  [[nodiscard]] bool is_over() const { return out_ == Out::kOver; }  // the last frame is written
 
  private:
   struct Sending {

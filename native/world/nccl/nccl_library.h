@@ -135,7 +135,7 @@ class CudaCurrent {
  private:
   const NcclLibrary& library_;
   bool is_pushed_ = false;
-  int capture_mode_ = 2;  // relaxed, so our calls break no capture; then the mode to restore
+  int capture_mode_ = 2;  // relaxed, so these calls break no capture; then the mode to restore
 };
 
 }  // namespace hoplite::worlds

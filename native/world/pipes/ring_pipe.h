@@ -4,7 +4,7 @@
 //    one side writes each.
 //  - The peer can write to the memory and the counters, so they are checked like bytes of a socket.
 //  - The memory has no name, so no process can leave it behind. Its seals keep its size, so that
-//    the peer cannot shrink it under us.
+//    the peer cannot shrink it.
 // MultiWorld's shared-memory edges; design decision 22g. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -71,7 +71,7 @@ class RingPipe final : public Pipe {
   Mapping memory_;
   Ring out_;
   Ring in_;
-  std::uint64_t written_ = 0;  // copies of our own counters, which the peer could overwrite
+  std::uint64_t written_ = 0;  // copies of this side's own counters, which the peer could overwrite
   std::uint64_t taken_ = 0;
   bool is_writing_ = false;  // True if bytes were written since the last flush()
   bool has_ended_ = false;   // True if the peer's end of the socket is closed
