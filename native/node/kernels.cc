@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <type_traits>
 
 #include "base/check.h"
@@ -199,9 +200,10 @@ void divide_float64(std::byte* values, std::size_t count, double divisor) {
 }
 
 // By the number of the dtype; bools are bytes, whose max is any and whose min is all.
-constexpr const FoldKernel* kFolds[kDTypeCount] = {
-    nullptr, k_float32, k_float64, k_int64,  k_bfloat16, k_float16, k_int8,
-    k_int16, k_int32,   k_uint8,   k_uint16, k_uint32,   k_uint64,  k_uint8};
+constexpr const FoldKernel* kFolds[] = {nullptr,   k_float32, k_float64, k_int64, k_bfloat16,
+                                        k_float16, k_int8,    k_int16,   k_int32, k_uint8,
+                                        k_uint16,  k_uint32,  k_uint64,  k_uint8};
+static_assert(std::size(kFolds) == kDTypeCount, "a new dtype needs its kernels here");
 
 void check_sizes(DType dtype, std::size_t accumulators, std::size_t elements) {
   HOPLITE_CHECK(accumulators % accumulator_bytes(dtype) == 0);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 
 namespace hoplite {
 
@@ -24,16 +25,19 @@ enum class DType : std::uint8_t {
   kBool = 13,
 };
 inline constexpr int kDTypeCount = 14;
-inline constexpr const char* kDTypeNames[kDTypeCount] = {
+inline constexpr const char* kDTypeNames[] = {
     "opaque bytes", "float32", "float64", "int64",  "bfloat16", "float16", "int8",
     "int16",        "int32",   "uint8",   "uint16", "uint32",   "uint64",  "bool"};
+static_assert(std::size(kDTypeNames) == kDTypeCount, "a new dtype needs its name here");
 
 enum class ReduceOp : std::uint8_t { kSum = 0, kMax = 1, kMin = 2, kProd = 3, kMean = 4 };
 inline constexpr int kReduceOpCount = 5;
-inline constexpr const char* kReduceOpNames[kReduceOpCount] = {"sum", "max", "min", "prod", "mean"};
+inline constexpr const char* kReduceOpNames[] = {"sum", "max", "min", "prod", "mean"};
+static_assert(std::size(kReduceOpNames) == kReduceOpCount, "a new operation needs its name here");
 
 constexpr std::uint64_t element_bytes(DType dtype) {
-  constexpr std::uint8_t kBytes[kDTypeCount] = {1, 4, 8, 8, 2, 2, 1, 2, 4, 1, 2, 4, 8, 1};
+  constexpr std::uint8_t kBytes[] = {1, 4, 8, 8, 2, 2, 1, 2, 4, 1, 2, 4, 8, 1};
+  static_assert(std::size(kBytes) == kDTypeCount, "a new dtype needs its bytes here");
   return kBytes[static_cast<std::uint8_t>(dtype)];
 }
 
