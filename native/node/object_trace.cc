@@ -23,6 +23,7 @@ constexpr std::array<std::string_view, std::variant_size_v<PeerMessage>> kMessag
     "Grant",     "Located",     "Push",      "PushTo",     "Lost",         "Drop",
     "ReduceOwn", "ReduceState", "PullStart", "Credit",     "PullStop",     "PullRefused",
     "Orphan",    "Adopt",       "Standing",  "Progress",   "ResyncWanted", "Deleted"};
+static_assert(!kCommands.back().empty() && !kMessages.back().empty(), "a new one needs its name");
 
 // The object that a struct names, or null.
 template <typename T>
