@@ -17,9 +17,12 @@ std::uint64_t whole_blocks(std::uint64_t bytes) { return (bytes + 4_KiB - 1) / 4
 SpillJob next_step(SpillId spill, const Spilling& spilling, std::uint64_t bytes_max) {
   const std::uint64_t left = spilling.file.size_bytes - spilling.done;
   const std::uint64_t bytes = std::min(left, bytes_max);
-  return {spill, spilling.object, spilling.way,
+  return {spill,
+          spilling.object,
+          spilling.way,
           Extent{spilling.arena.offset + spilling.done, bytes},
-          Extent{spilling.file.offset + spilling.done, bytes}, spilling.file.size_bytes};
+          Extent{spilling.file.offset + spilling.done, bytes},
+          spilling.file.size_bytes};
 }
 
 }  // namespace
