@@ -177,7 +177,7 @@ def test_a_node_that_has_no_room_to_start_again_is_lost(
     place = NodePlace("no Ray node", tmp_path)
     with pytest.raises(ValueError, match=f"arena_bytes={ARENA_BYTES} does not fit") as caught:
         ensure_node(place, Config())
-    assert not isinstance(caught.value, hop.HopliteError)
+    assert not isinstance(caught.value, hop.NodeLostError)
     with pytest.raises(hop.NodeLostError, match=r"has died, .*again: arena_bytes=.* does not fit"):
         ensure_node(place, Config(), lost=RunningNode("", 1))
 
