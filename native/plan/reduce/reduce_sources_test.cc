@@ -31,36 +31,5 @@ TEST(ReduceSources, LooksAtNoPlanThatHasEndedWhenASourceIsLocated) {
   EXPECT_EQ(tree.plan_count(), 1U) << "its caller may ask again";
 }
 
-// The count decides which sources are members, and some of them may be folded already.
-TEST(ReduceSources, IgnoresAWantOfAnotherCount) {
-  EngineConfig config;
-  config.node = kHome;
-  ReduceTree tree(config);
-  Membership view(kHome);
-  ASSERT_TRUE(view.handle_view(Epoch{1}, {{kHome, kFirst, {}}, {kCaller, kFirst, {}}}));
-  tree.handle_view(view);
-  tree.handle_recovered(view);
-  ReduceWant want;
-  while (view.home_of(want.target) != kHome) ++want.target.bytes[0];
-  want.source_count = want.count = 2;
-  for (const std::uint32_t index : {0U, 1U}) {
-    want.confirmed.push_back({index, {{1, static_cast<std::uint8_t>(index)}}, {}, false, kNoNode});
-  }
-  tree.handle_want(kCaller, want, view);
-  ReduceWant untrue = want;
-  untrue.count = 1;
-  tree.handle_want(kCaller, untrue, view);
-  const ObjectMeta meta{4096, 1024, {{DType::kFloat32, 4096}}, "float32"};
-  for (const ReduceSource& source : want.confirmed) {
-    tree.handle_located({source.object, kFirst, meta, kHome}, view);
-  }
-  std::optional<ReduceOwn> own;
-  while (const auto parcel = tree.poll_parcel()) {
-    if (const auto* body = std::get_if<ReduceOwn>(&parcel->body)) own = *body;
-  }
-  ASSERT_TRUE(own);
-  EXPECT_EQ(own->count, 2U);
-}
-
 }  // namespace
 }  // namespace hoplite

@@ -33,14 +33,17 @@ std::size_t copies_of(const std::vector<ReduceSource>& located, std::size_t coun
 
 void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membership& view) {
   Plan& plan = plans_[want.target];
-  if (plan.is_wanted() && plan.count != want.count) return;  // untrue: its members are chosen by it
   if (!plan.is_wanted()) plan.stage = Stage::kWanted;
   plan.caller = from;
   plan.op = want.op;
   // The count never shrinks: a want that names fewer sources is untrue, because known members may
   // lie beyond it.
   plan.source_count = std::max(plan.source_count, want.source_count);
-  plan.count = want.count;
+  if (std::exchange(plan.count, want.count) != want.count) {  // members are chosen anew
+    plan.members.clear();
+    plan.locating.clear();
+    plan.considered = plan.sought = 0;
+  }
   plan.everywhere = want.everywhere;
   plan.deterministic = want.deterministic;
   plan.share = want.share;
