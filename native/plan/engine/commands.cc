@@ -146,6 +146,7 @@ void Objects::cancel_request(ObjectId id, LocalObject& object, const Waiter& wai
     object.put_request.reset();
     void_bytes(id, object);
     object.begin({}, {}, Keep::kCopy, Finality::kFinal);
+    engine_.folds.note_here(id);  // it may be a source that is folded as it is written
   }
   if (!answered) engine_.outgoing.reply(waiter, Error{Code::kCancelled, "cancelled by the caller"});
   claim(id);

@@ -260,6 +260,20 @@ TEST_F(OwnerOfASpreadSource, StillWantsAResultForAllWhenAFoldOfItEnds) {
   EXPECT_EQ(wants(id_), true);
 }
 
+// A source is folded as far as its client has written it. Then the client ends. Seed 22414 of
+// `hoplite_sim`: the reduce waited for ever, although spares were there.
+TEST_F(OwnerOfASpreadSource, AsksForAMemberWhosePutHereIsTakenBack) {
+  const RequestId put = ask(PutCommand{first_, Incarnation{1}, floats_meta(100'000), {}});
+  ask(WroteCommand{first_, Incarnation{1}, 32'768});
+  hear(kHome, plan(id_, TargetEpoch{1}, 0, first_));
+  EXPECT_TRUE(said<Locate>().empty());
+  engine_.handle_command({ClientId{1}, put, CancelCommand{first_}}, now_);
+  engine_.check_invariants();
+  const auto questions = said<Locate>();
+  ASSERT_EQ(questions.size(), 1U);
+  EXPECT_EQ(questions[0].object, first_);
+}
+
 // Two calls of one client over the same sources, of which no node has the second yet.
 class CallsOfTheSameSources : public OneEngine {
  protected:
