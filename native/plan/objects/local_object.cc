@@ -7,8 +7,7 @@ namespace hoplite {
 
 void LocalObject::begin(const BytesName& name, const ObjectMeta& described, Keep why,
                         Finality how) {
-  // Another attempt, or bytes that are made here, are not what the home asked this node to keep.
-  if (name.incarnation != incarnation || why == Keep::kMade) adopting = false;
+  if (why == Keep::kMade) adopting = false;  // the home asked this node to keep other bytes
   incarnation = name.incarnation;
   target_epoch = name.target_epoch;
   meta = described;
