@@ -79,7 +79,7 @@ bool Directory::adopt_identity(NodeId from, const Claim& claim, Entry& entry) {
     entry.known = true;
     entry.incarnation = claim.incarnation;
     entry.meta = claim.meta;
-    if (claim.target_epoch >= entry.target_epoch) {  // else the entry knows of a later epoch's end
+    if (claim.target_epoch >= entry.target_epoch) {  // else the entry is of a later one
       entry.target_epoch = claim.target_epoch;
       entry.committed = entry.target_epoch.value == 0 || claim.committed;
     }

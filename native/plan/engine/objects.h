@@ -81,7 +81,8 @@ class Objects {
   void store_small(const ObjectId& id, LocalObject& object, Bytes payload);
   void complete(const ObjectId& id, LocalObject& object);
   void fail_waiters(LocalObject& object, Code code, const std::string& text);
-  // Five ways to lose bytes; the last two of them and fail_without_room() may erase the entry.
+  // Bytes are lost in five ways: these four, and fail_without_room(). That one and the last two
+  // may erase the entry.
   void void_bytes(const ObjectId& id, LocalObject& object);  // all of them; what is wanted stays
   void end_put(const ObjectId& id, LocalObject& object, const char* what_happened);  // and its put
   void drop_unwanted(const ObjectId& id);  // a part that no request here wants
