@@ -171,7 +171,10 @@ void Network::stall_link(NodeId a, NodeId b, Duration duration) {
 void Network::stall_way(NodeId from, NodeId to, Duration duration) {
   Instant& until = stalled_until(from, to);
   until = std::max(until, timeline_.now() + duration);
-  timeline_.at(until, [this, from] { kick(from); });
+  timeline_.at(until, [this, from, to] {
+    kick(from);
+    let_in(from, to);
+  });
 }
 
 void Network::set_rate(NodeId node, std::uint64_t rate_bytes_per_s) {
@@ -290,15 +293,23 @@ void Network::enter_ingress(Frame frame, Duration taken) {
       finish, [this, moved = std::move(frame)]() mutable { arrive(std::move(moved)); }, stream);
 }
 
+// A frame stays behind those that are held, also where a stall has been prolonged.
 void Network::arrive(Frame frame) {
-  const Instant moves = stalled_until(frame.from, frame.to);
-  if (moves > timeline_.now()) {
-    timeline_.at(moves, [this, moved = std::move(frame)]() mutable { arrive(std::move(moved)); });
-    return;
+  const NodeId from = frame.from;
+  const NodeId to = frame.to;
+  end(to, from).held.push_back(std::move(frame));
+  let_in(from, to);
+}
+
+// Delivers the frames that are held, unless a stall holds them.
+void Network::let_in(NodeId from, NodeId to) {
+  End& own = end(to, from);
+  while (!own.held.empty() && stalled_until(from, to) <= timeline_.now()) {
+    Frame frame = std::move(own.held.front());
+    own.held.pop_front();
+    if (!ports_[to].alive || !own.up || own.life != frame.life) continue;
+    user_.handle_frame(to, from, frame.kind, std::move(frame.bytes), frame.hops + 1);
   }
-  const End& own = end(frame.to, frame.from);
-  if (!ports_[frame.to].alive || !own.up || own.life != frame.life) return;
-  user_.handle_frame(frame.to, frame.from, frame.kind, std::move(frame.bytes), frame.hops + 1);
 }
 
 }  // namespace hoplite::sim

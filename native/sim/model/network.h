@@ -29,8 +29,7 @@ struct NetworkConfig {
   Duration jitter_max{0};              // added to each frame's latency; a stream stays FIFO
   Duration detection = 5_ms;           // from a crash to PeerDead, doubled at random
   Duration redial = 3_ms;              // from LinkDown at both ends to LinkUp
-  std::uint64_t rate_bytes_per_s =
-      1'250'000'000;  // both ports of a node, unless set_rate says more
+  std::uint64_t rate_bytes_per_s = 1'250'000'000;  // both ports of a node, until set_rate()
   // Each byte of an object that is stored and moved stands for so many, all of which take their
   // time of a port. Objects are then large, and they and their blocks multiples of it.
   std::uint64_t stands_for = 1;
@@ -70,7 +69,6 @@ class Network {
   // The node has heard of that life of the link; a paused node hears later. Frames that it sends
   // earlier answer an older life, so the network drops them.
   void note_life(NodeId node, NodeId peer, std::uint64_t life) { end(node, peer).heard = life; }
-
   // Returns the link's life, or nothing while the network drops the node's frames.
   [[nodiscard]] std::optional<std::uint64_t> life_to_send(NodeId node, NodeId to);
   [[nodiscard]] std::uint64_t life_of(NodeId node, NodeId peer) { return end(node, peer).life; }
@@ -101,6 +99,7 @@ class Network {
     std::uint64_t heard = 0;                // the life that the node knows of
     std::array<Instant, 2> last_arrival{};  // per ConnectionKind, so that streams stay FIFO
     std::array<Duration, 2> late{};         // per ConnectionKind, of what arrives
+    std::deque<Frame> held;                 // arrived while the way to here was stalled
   };
   struct Link {
     std::map<NodeId, End> ends;
@@ -137,6 +136,7 @@ class Network {
   void finish_transmission(Frame frame, Duration taken);
   void enter_ingress(Frame frame, Duration taken);
   void arrive(Frame frame);
+  void let_in(NodeId from, NodeId to);
 
   NetworkConfig config_;
   Timeline& timeline_;
