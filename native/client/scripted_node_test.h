@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
+#include "base/must_test.h"
 #include "io/local_port.h"
 #include "io/memory/arena.h"
 #include "io/sockets/poller.h"
@@ -26,13 +26,6 @@
 namespace hoplite {
 
 inline constexpr Duration kSoon = 10_s;
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result) ADD_FAILURE() << result.error().text;
-  HOPLITE_CHECK(result.has_value());
-  return std::move(*result);
-}
 
 using OneBuffer = std::array<std::span<const std::byte>, 1>;
 

@@ -18,16 +18,10 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/must_test.h"
 
 namespace hoplite {
 namespace {
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result) ADD_FAILURE() << result.error().text;
-  HOPLITE_CHECK(result.has_value());
-  return std::move(*result);
-}
 
 class LocalPortTest : public ::testing::Test {
  protected:

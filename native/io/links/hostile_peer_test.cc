@@ -9,17 +9,12 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/must_test.h"
 #include "base/prng.h"
 #include "io/links/links.h"
 
 namespace hoplite {
 namespace {
-
-template <typename T>
-T must(Result<T> result) {
-  HOPLITE_CHECK(result.has_value());
-  return std::move(*result);
-}
 
 class HostilePeer : public ::testing::Test {
  protected:

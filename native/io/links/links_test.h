@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/must_test.h"
 #include "io/links/links.h"
 #include "io/sockets/authority_test.h"
 
@@ -21,13 +22,6 @@ namespace hoplite {
 inline constexpr std::uint32_t kBlock = 1024 * 1024;  // more than two sockets hold
 inline constexpr std::uint64_t kArena = 64_MiB;
 inline constexpr Extent kPayload{0, 64_KiB};
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result) ADD_FAILURE() << result.error().text;
-  HOPLITE_CHECK(result.has_value());
-  return std::move(*result);
-}
 
 struct Side {
   explicit Side(std::uint64_t node, std::string secret = "secret", std::uint32_t life = 1,

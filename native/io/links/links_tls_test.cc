@@ -8,20 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
+#include "base/must_test.h"
 #include "io/links/links.h"
 #include "io/sockets/authority_test.h"
 #include "io/sockets/tcp_socket.h"
 
 namespace hoplite {
 namespace {
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result) ADD_FAILURE() << result.error().text;
-  HOPLITE_CHECK(result.has_value());
-  return std::move(*result);
-}
 
 struct Side {
   Side(std::uint64_t node, std::optional<TlsFiles> files)

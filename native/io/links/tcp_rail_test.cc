@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/must_test.h"
 #include "io/sockets/tcp_socket.h"
 #include "wire/crc32c.h"
 
@@ -24,12 +25,6 @@ namespace {
 constexpr std::uint32_t kBlock = 1024 * 1024;
 constexpr std::uint64_t kShared = 300'000;
 constexpr NodeId kFirst{2}, kSecond{3};
-
-template <typename T>
-T must(Result<T> result) {
-  HOPLITE_CHECK(result.has_value());
-  return std::move(*result);
-}
 
 std::array<UniqueFd, 2> connect() {
   UniqueFd listener = must(listen_on(must(parse_address("127.0.0.1:0"))));

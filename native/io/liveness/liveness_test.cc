@@ -20,6 +20,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/must_test.h"
 #include "io/liveness/liveness_thread.h"
 #include "io/sockets/tcp_socket.h"
 #include "wire/frame.h"
@@ -30,13 +31,6 @@ namespace {
 constexpr int kSoonMs = 10'000;
 constexpr NodeId kPeer{2};
 constexpr Incarnation kLife{3};
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result) ADD_FAILURE() << result.error().text;
-  HOPLITE_CHECK(result.has_value());
-  return std::move(*result);
-}
 
 struct Pair {
   UniqueFd ours, theirs;

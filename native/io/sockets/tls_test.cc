@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/must_test.h"
 #include "base/prng.h"
 #include "io/sockets/authority_test.h"
 #include "io/sockets/stream.h"
@@ -20,13 +21,6 @@ namespace hoplite {
 namespace {
 
 using Side = TlsSession::Side;
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result) ADD_FAILURE() << result.error().text;
-  HOPLITE_CHECK(result.has_value());
-  return std::move(*result);
-}
 
 Bytes noise(std::size_t size) {
   Prng prng(size);
