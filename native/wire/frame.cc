@@ -205,7 +205,7 @@ Result<Frame> decode_body(const FrameHeader& header, std::span<const std::byte> 
     case Family::kUnknown:
       break;
   }
-  return bad_frame(header.type, "the body is not one");
+  return bad_frame(header.type, "its body does not have the fields of this type");
 }
 
 }  // namespace hoplite

@@ -159,7 +159,7 @@ Result<LocalFrame> decode_local_body(const LocalHeader& header, std::span<const 
     is_whole = read_as(header.type, body, reply.reply);
   }
   if (is_whole) return {std::move(frame)};
-  return bad_frame(header.type, "the body is not one");
+  return bad_frame(header.type, "its body does not have the fields of this type");
 }
 
 }  // namespace hoplite
