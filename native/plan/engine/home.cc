@@ -8,7 +8,8 @@
 namespace hoplite {
 
 void Home::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Bytes payload) {
-  const bool carries = from != engine_.config.node && claim.stripes.size() == 1 &&
+  const bool carries = from != engine_.config.node && names_bytes(claim) &&
+                       claim.stripes.size() == 1 &&
                        claim.stripes[0].state == StripeState::kComplete &&
                        claim.meta.size_bytes <= engine_.config.inline_bytes_max && claim.pinned &&
                        payload.size() == claim.meta.size_bytes;

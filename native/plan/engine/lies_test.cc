@@ -30,18 +30,21 @@ class Lies : public OneEngine {
   // A client here reduces one source, which kHome has, under a target whose home is here.
   void plan_here(bool is_branch) {
     const ObjectId target = Nodes(3).object_at(0, 7), source = Nodes(3).object_at(0, 8);
-    Claim has;
-    has.object = source;
-    has.incarnation = Incarnation{1};
-    has.meta = meta();
-    has.pinned = true;
-    has.stripes = {{StripeIndex{0}, StripeState::kComplete, {}, {}, 0}};
-    hear(kHome, has);
+    hear(kHome, claim_of(source, meta()));
     ReduceCommand reduce;
     reduce.target = target;
     reduce.source_count = reduce.count = 1;
     ask(reduce);
     ask(ReduceSourceCommand{target, {0, source, Incarnation{1}, false, kHome, is_branch}, true});
+  }
+  static Claim claim_of(const ObjectId& object, const ObjectMeta& of) {  // of all its bytes
+    Claim has;
+    has.object = object;
+    has.incarnation = Incarnation{1};
+    has.meta = of;
+    has.pinned = true;
+    has.stripes = {{StripeIndex{0}, StripeState::kComplete, {}, {}, 0}};
+    return has;
   }
   static ReduceReport loss(const ReduceOwn& own) {  // of its first member
     ReduceReport lost;
@@ -68,6 +71,22 @@ TEST_F(Lies, AGrantChangesNoShapeOfWhatIsHere) {
 // Otherwise the range gets the shape that a message without an attempt has named.
 TEST_F(Lies, BytesWithoutAnAttemptAreNotAdopted) {
   hear(kHome, Adopt{id_, Incarnation{0}, TargetEpoch{1}, meta(), kLiar});
+  EXPECT_EQ(engine_.stats().objects, 0U);
+}
+
+// Otherwise its copy stays here, because its home doesn't know of it.
+TEST_F(Lies, AClaimIsHeardByTheHomeAlone) {
+  ObjectMeta empty;
+  empty.block_bytes = 1;
+  hear(kLiar, claim_of(id_, empty));
+  EXPECT_EQ(engine_.stats().objects, 0U);
+  EXPECT_EQ(engine_.stats().directory_entries, 0U);
+}
+
+// No home takes a claim of such a copy, so nobody could delete it.
+TEST_F(Lies, BytesWithoutAShapeAreNotCopied) {
+  const ObjectId at_home = Nodes(3).object_at(0, 7);
+  hear(kLiar, claim_of(at_home, {}));
   EXPECT_EQ(engine_.stats().objects, 0U);
 }
 

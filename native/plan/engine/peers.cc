@@ -7,6 +7,18 @@
 namespace hoplite {
 namespace {
 
+// Returns the object of a message that only the object's home takes; nullptr for another message.
+const ObjectId* at_home(const PeerMessage& body) {
+  return std::visit(Visitor{[](const Claim& claim) { return &claim.object; },
+                            [](const Progress& progress) { return &progress.object; },
+                            [](const Delete& remove) { return &remove.object; },
+                            [](const Orphan& orphan) { return &orphan.object; },
+                            [](const Locate& locate) { return &locate.object; },
+                            [](const ReduceWant& want) { return &want.target; },
+                            [](const auto&) -> const ObjectId* { return nullptr; }},
+                    body);
+}
+
 // Transfers are fenced by their ids; everything else by the epoch of the view.
 bool is_of_a_transfer(const PeerMessage& body) {
   return std::holds_alternative<PullStart>(body) || std::holds_alternative<Credit>(body) ||
@@ -108,7 +120,11 @@ void Peers::handle_peer_dead(const PeerDead& event) {
 // newer view is kept until this node has that view.
 bool Peers::admits(const MessageIn& event) {
   const Epoch epoch = event.message.view_epoch;
-  if (is_of_a_transfer(event.message.body) || epoch == view_.epoch()) return true;
+  if (is_of_a_transfer(event.message.body)) return true;
+  if (epoch == view_.epoch()) {  // all members of one view know the same homes
+    const ObjectId* const object = at_home(event.message.body);
+    return object == nullptr || view_.is_home_of(*object);
+  }
   if (epoch < view_.epoch()) {  // its sender repeats it under the newer view
     ++engine_.counters.messages_stale;
     return false;

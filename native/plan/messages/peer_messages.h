@@ -96,7 +96,7 @@ struct ReduceReport {  // an owner or the caller, to the target's home
 };
 // ---- from the home ----
 
-// True if a Grant, a Push or an Adopt names an attempt and a shape, as all bytes that exist have.
+// True if the message names an attempt and a shape, as all bytes that exist have.
 template <typename M>
 [[nodiscard]] constexpr bool names_bytes(const M& message) {
   return message.incarnation.value > 0 && message.meta.block_bytes > 0;
