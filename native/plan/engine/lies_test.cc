@@ -90,6 +90,27 @@ TEST_F(Lies, BytesWithoutAShapeAreNotCopied) {
   EXPECT_EQ(engine_.stats().objects, 0U);
 }
 
+// Its home is here and has to know of this copy, so that a deletion reaches it.
+TEST_F(Lies, WhatIsPushedInPlaceOfAResultIsDeletedWithIt) {
+  const ObjectId target = Nodes(3).object_at(0, 7), source = Nodes(3).object_at(0, 8);
+  ObjectMeta small = floats_meta(16);
+  small.block_bytes = 64;
+  hear(kHome, claim_of(source, small));
+  ReduceCommand reduce;
+  reduce.target = target;
+  reduce.source_count = reduce.count = 2;
+  ask(reduce);
+  ask(ReduceSourceCommand{target, {0, source, Incarnation{1}, false, kHome, false}, true});
+  ask(GetCommand{target, true});
+  Push push;
+  push.object = target;
+  push.incarnation = Incarnation{3};
+  push.meta.block_bytes = 1;
+  hear(kLiar, push);
+  hear(kHome, Delete{target, {}});
+  EXPECT_EQ(engine_.stats().objects, 0U);
+}
+
 TEST_F(Lies, AGrantIsTheHomesAlone) {
   ask(GetCommand{id_, true});
   hear(kLiar, grant(1, meta()));

@@ -54,9 +54,9 @@ void Objects::claim(const ObjectId& id) {
   Claim said;
   said.object = id;
   std::optional<Extent> payload;
-  if (found != nullptr && engine_.calls.is_planned_here(id)) {
-    // A fold's result belongs to no node until it is whole, and a put does not wait for its own
-    // object.
+  const bool has_result = found != nullptr && found->is_whole() && !engine_.folds.is_folding(id);
+  if (found != nullptr && engine_.calls.is_planned_here(id) && !has_result) {
+    // What is being folded belongs to no node, and a put does not wait for its own object.
     const bool is_put = found->is_whole() || found->put_request || found->inbound;
     said.wants = found->is_wanted() && !is_put;
     said.exists = found->exists;
