@@ -109,14 +109,15 @@ def test_arrays_arrive_as_they_are(worlds: Application) -> None:
         np.testing.assert_array_equal(answer, query + 1 + 10 * query + np.float32(KEY))
 
 
-def scraped(node: Node) -> dict[str, float]:
-    """The metrics of stages from Ray's agent, each metric's values added up."""
+def series(node: Node, of: str = r"ray_hoplite_serve_\w+") -> dict[str, float]:
+    """The metrics of stages from Ray's agent, with the labels of their processes."""
     with urllib.request.urlopen(node.metrics, timeout=10) as answer:
-        lines = re.findall(r"^(ray_hoplite_serve_\w+)\{.*\} (\S+)$", answer.read().decode(), re.M)
-    told: dict[str, float] = {}
-    for name, value in lines:
-        told[name] = told.get(name, 0) + float(value)
-    return told
+        lines = re.findall(rf"^({of}\{{.*\}}) (\S+)$", answer.read().decode(), re.M)
+    return {labelled: float(value) for labelled, value in lines}
+
+
+def metric_names(node: Node) -> set[str]:
+    return {labelled.partition("{")[0] for labelled in series(node)}
 
 
 STORED = "ray_hoplite_serve_stored_bytes_total"
@@ -126,29 +127,33 @@ OF_OTHER_TESTS = {"serve_edges_broken", "serve_reissues", "serve_votes", "serve_
 def test_a_large_value_for_two_stages_is_stored_once_and_freed(
     worlds: Application, node: Node
 ) -> None:
-    def settled() -> float:
-        """What has been stored, when all of it has been told."""
-        seen = -1.0
-        while seen != (now := scraped(node).get(STORED, 0.0)):
+    def settled() -> dict[str, float]:
+        """What each process has stored, when all of it has been told."""
+        seen = None
+        while seen != (now := series(node, STORED)):
             seen = now
             time.sleep(2)  # four of the agent's intervals
-        return seen
+        return now
+
+    def stored(after: dict[str, float], now: dict[str, float]) -> float:
+        """What was stored meanwhile; the agent may forget processes that have ended."""
+        return sum(told - after.get(process, 0.0) for process, told in now.items())
 
     query = np.ones(2_000_000, np.float32)
     worlds.answer(query)
-    assert eventually(lambda: STORED in scraped(node), within_s=30)
+    assert eventually(lambda: series(node, STORED), within_s=30)
     before = settled()
     worlds.answer(query)
-    assert eventually(lambda: scraped(node)[STORED] > before, within_s=30)
-    assert query.nbytes <= settled() - before < 1.01 * query.nbytes
+    assert eventually(lambda: stored(before, series(node, STORED)) > 0, within_s=30)
+    assert query.nbytes <= stored(before, settled()) < 1.01 * query.nbytes
     assert eventually(lambda: told_by_the_node().objects == 0)
 
 
 def test_prometheus_reads_every_metric(worlds: Application, node: Node) -> None:
     worlds.answer(1)
     expected = {each.exposed_name for name, each in METRICS.items() if name not in OF_OTHER_TESTS}
-    eventually(lambda: expected <= scraped(node).keys(), within_s=60)
-    assert sorted(expected - scraped(node).keys()) == []
+    eventually(lambda: expected <= metric_names(node), within_s=60)
+    assert sorted(expected - metric_names(node)) == []
 
 
 def test_over_http_a_query_and_its_answer_are_json(worlds: Application, node: Node) -> None:
