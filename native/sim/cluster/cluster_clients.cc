@@ -153,6 +153,7 @@ void Cluster::release(Request& get) {
 
 void Cluster::cancel(Request& request) {
   if (!request.is_pending()) return;
+  if (request.maps && request.sealing.value != 0) return;  // no client takes a seal back
   request.cancelled = true;
   if (request.extent.size_bytes > 0) request.abandoned = true;  // Reserved was its answer
   const RequestId open = request.sealing.value != 0 ? request.sealing : request.id;
