@@ -62,7 +62,8 @@ void Checker::note_delete_request(const ObjectId& object, Instant now) {
   if (!deleted) deleted = now;
 }
 
-void Checker::note_node_loss(std::size_t node, Incarnation life) {
+void Checker::note_node_loss(std::size_t node, Incarnation life, Instant now) {
+  lost_.emplace(std::pair(node, life), now);
   for (auto& [object, known] : objects_) {
     std::erase_if(known.copies, [&](const Copy& c) {
       return (c.node == node && c.life == life) || draining_.contains({c.node, c.life});
@@ -346,6 +347,8 @@ void Checker::check_reduces(const std::deque<Request>& requests) {
     if (get.verb != Verb::kGet || !get.has_value()) continue;
     const Request* reduce = objects_[get.object].reduce;
     if (reduce == nullptr || !reduce->has_value()) continue;
+    const auto end = lost_.find({get.node, get.node_life});
+    if (end != lost_.end() && end->second < *reduce->answered) continue;
     const auto [at, is_new] = reported.try_emplace(reduce);
     if (is_new) at->second = folds(*reduce, reduce->members);
     if (!is_one_of(at->second, get.bytes)) {

@@ -36,7 +36,7 @@ class Checker {
   void note_delete(const Request& erase);  // its client has got Done
   void note_orphan(const ObjectId& object) { objects_[object].orphaned = true; }
   void note_drain(std::size_t node, Incarnation life) { draining_.emplace(node, life); }
-  void note_node_loss(std::size_t node, Incarnation life);
+  void note_node_loss(std::size_t node, Incarnation life, Instant now);
   void note_reduce(const Request& reduce);
   void check_get(const Request& get, Instant now);
   void check_error(const Request& request, Instant now);
@@ -54,7 +54,8 @@ class Checker {
   [[nodiscard]] bool has_live_copy(const ObjectId& object) const;
   [[nodiscard]] bool is_deleted(const ObjectId& object) const;
   // Compares each answer to a get of a target with the fold of the members that its reduce
-  // reported.
+  // reported. A result that its readers' nodes took along before the reduce was answered may have
+  // had other members.
   void check_reduces(const std::deque<Request>& requests);
   [[nodiscard]] const std::vector<std::string>& failures() const { return failures_; }
   // The node could not read a copy back from its disk.
@@ -108,6 +109,7 @@ class Checker {
   void check_reduce_failure(const Request& reduce, const std::string& what);
 
   std::map<ObjectId, Known> objects_;
+  std::map<std::pair<std::size_t, Incarnation>, Instant> lost_;  // nodes' lives, and their ends
   std::uint64_t puts_ = 0;
   std::set<std::pair<std::size_t, Incarnation>> draining_;  // their copies may be anywhere
   std::vector<std::string> failures_;

@@ -47,15 +47,18 @@ class CheckerTest : public testing::Test {
     made.error = Error{code, text};
     checker_.check_error(made, Instant{++now_});
   }
-  // A reduce of two sources, and what it is answered.
-  Request& finish_reduce(const std::vector<std::uint32_t>& members) {
+  Request& begin_reduce(std::uint32_t count) {  // of two sources
     Request& made = request(Verb::kReduce, kTarget);
-    made.source_count = made.count = 2;
+    made.source_count = 2;
+    made.count = count;
     for (std::uint32_t i = 0; i < 2; ++i) {
       put(object_named(10 + i));
       made.sources.push_back({i, object_named(10 + i), {}, false});
     }
     checker_.note_reduce(made);
+    return made;
+  }
+  Request& finish_reduce(Request& made, const std::vector<std::uint32_t>& members) {
     made.answered = Instant{++now_};
     made.members = members;
     checker_.check_result(made);
@@ -75,11 +78,28 @@ class CheckerTest : public testing::Test {
 TEST_F(CheckerTest, RightAnswersAreNoFailures) {
   const Request& made = put(kA);
   finish_get(kA, made.bytes);
-  Request& sum = finish_reduce({0, 1});
+  Request& sum = finish_reduce(begin_reduce(2), {0, 1});
   finish_get(kTarget, reduce_all(kParts, ReduceOp::kSum,
                                  {content_of(object_named(10), Incarnation{1}, kParts),
                                   content_of(object_named(11), Incarnation{1}, kParts)}));
   EXPECT_TRUE(sum.has_value());
+  checker_.check_reduces(requests_);
+  expect_nothing();
+}
+
+TEST_F(CheckerTest, AResultOfOtherMembersThanReportedIsSeen) {
+  Request& one = begin_reduce(1);
+  finish_get(kTarget, content_of(object_named(11), Incarnation{1}, kParts));
+  finish_reduce(one, {0});
+  checker_.check_reduces(requests_);
+  expect("the value is not the fold of the members that were reported");
+}
+
+TEST_F(CheckerTest, AReaderThatDiedBeforeTheReduceWasAnsweredMayHaveReadOtherMembers) {
+  Request& one = begin_reduce(1);
+  const Request& read = finish_get(kTarget, content_of(object_named(11), Incarnation{1}, kParts));
+  checker_.note_node_loss(read.node, read.node_life, Instant{++now_});
+  finish_reduce(one, {0});
   checker_.check_reduces(requests_);
   expect_nothing();
 }
@@ -126,7 +146,7 @@ TEST_F(CheckerTest, AnObjectThatIsLostThoughANodeHasItIsSeen) {
 
 TEST_F(CheckerTest, AnObjectMayBeLostWithItsNode) {
   put(kA);
-  checker_.note_node_loss(0, Incarnation{1});
+  checker_.note_node_loss(0, Incarnation{1}, Instant{++now_});
   fail_request(request(Verb::kGet, kA), Code::kObjectLost);
   expect_nothing();
 }
@@ -142,24 +162,24 @@ TEST_F(CheckerTest, WhatWasDeletedThereIsNotServedThereAgain) {
 }
 
 TEST_F(CheckerTest, MembersThatRepeatAreSeen) {
-  finish_reduce({1, 1});
+  finish_reduce(begin_reduce(2), {1, 1});
   expect("the members are not `count` different ones");
 }
 
 TEST_F(CheckerTest, AMemberThatWasNeverConfirmedIsSeen) {
-  finish_reduce({0, 5});
+  finish_reduce(begin_reduce(2), {0, 5});
   expect("a member that was never confirmed");
 }
 
 TEST_F(CheckerTest, ASourceThatWentInTwiceIsSeen) {
-  finish_reduce({0, 1});
+  finish_reduce(begin_reduce(2), {0, 1});
   const Bytes first = content_of(object_named(10), Incarnation{1}, kParts);
   finish_get(kTarget, reduce_all(kParts, ReduceOp::kSum, {first, first}));
   expect("the value is no fold of 2 confirmed sources");
 }
 
 TEST_F(CheckerTest, AReduceThatFailsThoughEnoughIsLeftIsSeen) {
-  Request& sum = finish_reduce({0, 1});
+  Request& sum = finish_reduce(begin_reduce(2), {0, 1});
   fail_request(sum, Code::kReduceFailed);
   expect("enough sources are left");
 }

@@ -90,7 +90,7 @@ void Cluster::crash(std::size_t index) {
   node.alive = node.is_steady = false;
   waits_.set(node.id, {});
   network_.crash_node(node.id);
-  checker_.note_node_loss(index, node.life);
+  checker_.note_node_loss(index, node.life, now());
   for (Request& request : requests_) {
     if (request.node != index || request.node_life != node.life) continue;
     if (!request.answered) request.abandoned = true;
