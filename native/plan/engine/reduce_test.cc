@@ -66,6 +66,26 @@ class Reduces : public ::testing::TestWithParam<std::uint64_t> {
   }
 };
 
+TEST_P(Reduces, OfOneTargetFromTwoNodesAreOneAndARefusal) {
+  for (std::size_t home = 0; home < 4; ++home) {
+    Scene scene(4, home);
+    for (std::size_t node = 0; node < 3; ++node) put_source(scene, node);
+    scene.nodes.run();
+    scene.reduce = scene.nodes.reduce(3, scene.target, 3, 2);
+    confirm(scene, 3, 0);
+    scene.nodes.run();
+    const RequestId second = scene.nodes.reduce(1, scene.target, 3, 1);
+    confirm(scene, 1, 2);
+    scene.nodes.run();
+    confirm(scene, 3, 1);
+    scene.nodes.elapse(1_s);
+    EXPECT_EQ(scene.nodes.code(second), Code::kDuplicateObject) << "home " << home;
+    EXPECT_EQ(members(scene), (std::vector<std::uint32_t>{0, 1})) << "home " << home;
+    for (std::size_t node = 0; node < 4; ++node) expect_result(scene, node, {0, 1});
+    expect_nothing_left(scene, 0);
+  }
+}
+
 TEST_P(Reduces, FoldTheFirstSourcesToArriveWhateverTheHome) {
   for (std::size_t home = 0; home < 4; ++home) {
     Scene scene = start(4, 2, home);

@@ -33,6 +33,7 @@ std::size_t copies_of(const std::vector<ReduceSource>& located, std::size_t coun
 
 void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membership& view) {
   Plan& plan = plans_[want.target];
+  if (plan.is_wanted() && plan.caller != from) return refuse(want.target, plan, from);
   if (!plan.is_wanted()) plan.stage = Stage::kWanted;
   plan.caller = from;
   plan.op = want.op;
@@ -74,6 +75,14 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
     return;
   }
   advance(want.target, plan, view);
+}
+
+// Another node reduces into this target. The state that names its caller says so.
+void ReduceTree::refuse(const ObjectId& target, const Plan& plan, NodeId second) {
+  ReduceState state;
+  state.target = target;
+  state.caller = plan.caller;
+  parcels_.push_back({second, std::move(state)});
 }
 
 void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Membership& view) {
@@ -214,7 +223,7 @@ void ReduceTree::handle_recovered(const Membership& view) {
 
 void ReduceTree::forget(const ObjectId& target) {
   const auto it = plans_.find(target);
-  if (it == plans_.end()) return;
+  if (it == plans_.end() || it->second.caller != config_.node) return;
   cancel_branches(it->second);
   seeking_.erase(target);
   plans_.erase(it);

@@ -58,6 +58,7 @@ class ReduceTree {
   using Stage = Plan::Stage;
   using BranchUse = Plan::BranchUse;
   using Plans = std::map<ObjectId, Plan>;
+  void refuse(const ObjectId& target, const Plan& plan, NodeId second);
   void advance(const ObjectId& target, Plan& plan, const Membership& view);
   std::vector<Plans::value_type*> seekers_of(const ObjectId& source);
   void choose_owners(const ObjectId& target, Plan& plan, const Membership& view);

@@ -234,6 +234,9 @@ std::vector<std::pair<ObjectId, Waiter>> Calls::calls_of(ClientId client) const 
 void Calls::answer_call(const ReduceState& state) {
   const auto call = calls_.find(state.target);
   if (call == calls_.end()) return;
+  if (state.caller != kNoNode && state.caller != engine_.config.node) {
+    return refuse_second(state.target, call->second);
+  }
   call->second.want.seen = std::max(call->second.want.seen, state.target_epoch);
   if (state.phase == ReducePhase::kCommitted) {
     // An owner with a newer view than the home may miss this state. The next home asks this node.
@@ -247,6 +250,16 @@ void Calls::answer_call(const ReduceState& state) {
     engine_.outgoing.reply(call->second.waiter, Error{state.code, state.text});
     end_call(state.target);
   }
+}
+
+// A client of another node reduces into this target. What was planned and folded here is void.
+void Calls::refuse_second(const ObjectId& target, const Call& call) {
+  const bool is_planned_here = call.want.is_callers;
+  engine_.outgoing.reply(
+      call.waiter, Error{Code::kDuplicateObject,
+                         "reduce of " + short_name(target) + ": its target is in use already"});
+  end_call(target);
+  if (is_planned_here) engine_.objects.drop_object(target, Incarnation{1}, Cause::kLost);
 }
 
 // Passes the state on to the directory here. If this node planned the reduce for its own client, a

@@ -63,6 +63,7 @@ class Calls {
   void begin_call(const ObjectId& target, bool is_lost = false);
   void forward(const ObjectId& target, const ReduceSource& source);
   void end_call(const ObjectId& target);
+  void refuse_second(const ObjectId& target, const Call& call);
 
   Owners& engine_;
   std::map<ObjectId, Call> calls_;
