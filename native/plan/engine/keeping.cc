@@ -43,7 +43,7 @@ void Keeping::delete_everywhere(const ObjectId& id, Incarnation upto) {
   deletes_.note(engine_.peers.home_of(id), request, here, engine_.now);
   engine_.outgoing.send(engine_.peers.home_of(id), request);
   if (found != nullptr && found->is_wanted() && found->incarnation <= here) {
-    engine_.objects.fail_waiters(*found, Code::kObjectLost,
+    engine_.objects.fail_waiters(id, *found, Code::kObjectLost,
                                  "object " + short_name(id) + " was deleted");
   }
   engine_.objects.drop_object(id, here, Cause::kDeleted);

@@ -231,6 +231,40 @@ TEST_F(Lies, ANodeThatSendsItNothingFailsNoGet) {
   EXPECT_TRUE(deeds<ReplyToClient>().empty());
 }
 
+// A later attempt comes under the name of a reduce that fails.
+class LiesAboutALaterAttempt : public Lies {
+ protected:
+  LiesAboutALaterAttempt() {
+    ask(GetCommand{id_, true});
+    Grant later = grant(1, meta());
+    later.incarnation = Incarnation{2};
+    hear(kHome, later);
+    failed_.target = id_;
+    failed_.target_epoch = TargetEpoch{1};
+    failed_.phase = ReducePhase::kFailed;
+    failed_.code = Code::kCancelled;
+  }
+  ReduceState failed_;
+};
+
+// Otherwise the orphan stays when its memory is needed.
+TEST_F(LiesAboutALaterAttempt, AnOrphanThatNoGetWantsAnyMoreIsEvictable) {
+  hear(kHome, Standing{id_, Incarnation{2}, true, false});
+  EXPECT_GT(engine_.stats().arena_bytes_pinned, 0U);
+  hear(kHome, failed_);
+  EXPECT_EQ(engine_.stats().waiters, 0U);
+  EXPECT_EQ(engine_.stats().arena_bytes_pinned, 0U);
+}
+
+// Otherwise the part stays for ever: it is not evictable, and no pull brings the rest.
+TEST_F(LiesAboutALaterAttempt, APartThatNoGetWantsAnyMoreGoes) {
+  ASSERT_EQ(said<PullStart>().size(), 1U);
+  hear(kHome, PullRefused{}, transfer_);
+  hear(kHome, failed_);
+  EXPECT_EQ(engine_.stats().objects, 0U);
+  EXPECT_EQ(engine_.stats().arena_bytes_used, 0U);
+}
+
 class LiesToASpillingNode : public OneEngine {
  protected:
   LiesToASpillingNode() : OneEngine(3, kHome, WhenFull::kSpill) {}

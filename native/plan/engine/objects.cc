@@ -26,14 +26,14 @@ void Objects::handle_lost(NodeId from, const Lost& lost) {
   if (found == nullptr) return;
   LocalObject& object = *found;
   if (lost.code == Code::kDuplicateObject) {
-    fail_waiters(object, lost.code, lost.text);
+    fail_waiters(lost.object, object, lost.code, lost.text);
     return drop_object(lost.object, object.incarnation, Cause::kLost);
   }
   if (object.is_late_copy()) return;  // a claim that wants it would get the same answer
   if (object.is_whole() || object.put_request || object.inbound) return claim(lost.object);
   const std::string why = object.fault.empty() ? "" : "; it was here, but: " + object.fault;
-  fail_waiters(object, lost.code, lost.text + why);
   object.end_wishes();
+  fail_waiters(lost.object, object, lost.code, lost.text + why);
   object.exists = false;
   if (!object.is_pinned() && !engine_.folds.is_folding(lost.object))
     void_bytes(lost.object, object);
@@ -201,8 +201,8 @@ void Objects::fail_without_room(const ObjectId& name, const std::string& text) {
   if (found == nullptr) return;
   LocalObject& object = *found;
   if (object.spilled) {  // it can't be read back: fail all waiters, here and elsewhere
-    fail_waiters(object, Code::kStoreFull, text);
     object.wanted_by_fold = object.wanted_by_all = false;
+    fail_waiters(name, object, Code::kStoreFull, text);
     engine_.transfers.fail_readers(name, text);
     return engine_.folds.fail_folds_of(name, text);
   }
@@ -210,8 +210,8 @@ void Objects::fail_without_room(const ObjectId& name, const std::string& text) {
     engine_.outgoing.reply(*object.put_request, Error{Code::kStoreFull, text});
   object.put_request.reset();
   object.inbound.reset();
-  fail_waiters(object, Code::kStoreFull, text);
   object.end_wishes();
+  fail_waiters(name, object, Code::kStoreFull, text);
   engine_.folds.member_lost(name);
   void_bytes(name, object);
   forget_if_empty(name);
@@ -247,10 +247,13 @@ void Objects::answer_get(const ObjectId& id, LocalObject& object, const Waiter& 
   note_use(id);
 }
 
-void Objects::fail_waiters(LocalObject& object, Code code, const std::string& text) {
+// Wishes that end with the gets end first, because the rank follows from all of them.
+void Objects::fail_waiters(const ObjectId& id, LocalObject& object, Code code,
+                           const std::string& text) {
   for (const Waiter& waiter : object.waiters) engine_.outgoing.reply(waiter, Error{code, text});
   engine_.counters.waiters -= object.waiters.size();
   object.waiters.clear();
+  note_use(id);
 }
 
 bool Objects::is_evictable(const ObjectId& id, const LocalObject& object) const {

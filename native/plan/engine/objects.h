@@ -80,7 +80,7 @@ class Objects {
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
   void store_small(const ObjectId& id, LocalObject& object, Bytes payload);
   void complete(const ObjectId& id, LocalObject& object);
-  void fail_waiters(LocalObject& object, Code code, const std::string& text);
+  void fail_waiters(const ObjectId& id, LocalObject& object, Code code, const std::string& text);
   // Bytes are lost in five ways: these four, and fail_without_room(). That one and the last two
   // may erase the entry.
   void void_bytes(const ObjectId& id, LocalObject& object);  // all of them; what is wanted stays

@@ -250,9 +250,10 @@ void Folds::handle_reduce_state(NodeId from, const ReduceState& state) {
   LocalObject* found = engine_.objects.find(state.target);
   if (found == nullptr) return;
   if (state.phase == ReducePhase::kFailed) {
-    engine_.objects.fail_waiters(*found, state.code, state.text);
     found->wanted_by_fold = found->wanted_by_all = false;
-    return engine_.objects.drop_object(state.target, Incarnation{1}, Cause::kLost);
+    engine_.objects.fail_waiters(state.target, *found, state.code, state.text);
+    engine_.objects.drop_object(state.target, Incarnation{1}, Cause::kLost);
+    return stop_wanting(state.target);  // a part of a later attempt goes as well
   }
   if (state.target_epoch > found->target_epoch) {
     raise_target(state, *found);
