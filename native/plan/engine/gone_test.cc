@@ -109,6 +109,48 @@ TEST_F(Gone, DeletesWhateverThereIsUntilItsHomeSaysThatNothingIsLeft) {
   EXPECT_TRUE(said<Delete>().empty());
 }
 
+// A node joins and asks its home, which has joined as well, for an object. This node and the old
+// home have an older view: their deletion has ended, and no other node tells the new home of it.
+TEST_F(Gone, TellsANewHomeOfADeletionThatTheOldOneHasAnswered) {
+  const auto members = [](std::uint64_t count) {
+    std::vector<Member> all;
+    for (std::uint64_t node = 1; node <= count; ++node) {
+      all.push_back({NodeId{node}, Incarnation{1}, {}});
+    }
+    return all;
+  };
+  const NodeId home{2}, joined{4};
+  Membership before(NodeId{1});
+  ASSERT_TRUE(before.handle_view(Epoch{1}, members(3)));
+  std::uint8_t number = 1;
+  while (before.home_of(Nodes(4).object_at(3, number)) != home) ++number;
+  const ObjectId moves = Nodes(4).object_at(3, number), stays = Nodes(4).object_at(1, number);
+  for (const ObjectId& id : {moves, stays}) {
+    ask(DeleteCommand{id, Incarnation{0}});
+    hear(home, Deleted{id, Incarnation{0}});
+  }
+  said<Delete>();
+  ask(SetViewCommand{Epoch{2}, members(4)});
+  engine_.handle_io(LinkUp{joined, Incarnation{1}}, now_);
+  const auto deletes = said<Delete>();
+  ASSERT_EQ(deletes.size(), 1U);
+  EXPECT_EQ(deletes[0], (Delete{moves, Incarnation{1}}));
+}
+
+TEST_F(Gone, TellsAHomeThatHasRestartedOfADeletionThatItHasAnswered) {
+  const NodeId home{2};
+  const ObjectId id = Nodes(3).object_at(1, 9);
+  ask(DeleteCommand{id, Incarnation{7}});
+  hear(home, Deleted{id, Incarnation{7}});
+  said<Delete>();
+  const Member restarted{home, Incarnation{2}, {}};
+  ask(SetViewCommand{Epoch{2}, {{NodeId{1}, Incarnation{1}, {}}, restarted}});
+  engine_.handle_io(LinkUp{home, Incarnation{2}}, now_);
+  const auto deletes = said<Delete>();
+  ASSERT_EQ(deletes.size(), 1U);
+  EXPECT_EQ(deletes[0], (Delete{id, Incarnation{7}}));
+}
+
 TEST_F(Gone, HoldsDeletionsBackBeyondItsBoundUntilOthersAreAnswered) {
   deeds<ReplyToClient>();
   std::vector<ObjectId> ids;

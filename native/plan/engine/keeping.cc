@@ -56,7 +56,9 @@ void Keeping::note_deleted(const ObjectId& id, Incarnation upto) {
   tombstones_.note(id, upto, engine_.now);
 }
 
-void Keeping::move_deletions() { deletes_.handle_view(engine_.peers.view()); }
+void Keeping::move_deletions(std::span<const NodeId> gone) {
+  deletes_.handle_view(engine_.peers.view(), gone);
+}
 
 // Asks for one deletion that waited in its home's line. Returns false if there is none.
 bool Keeping::ask_held_deletion() {

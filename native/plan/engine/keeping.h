@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <set>
+#include <span>
 
 #include "plan/messages.h"
 #include "plan/objects/asked_deletions.h"
@@ -34,7 +35,8 @@ class Keeping {
   void delete_everywhere(const ObjectId& id, Incarnation upto);
   [[nodiscard]] bool is_deleted(const ObjectId& id, Incarnation incarnation) const;
   void note_deleted(const ObjectId& id, Incarnation upto);
-  void move_deletions();  // to their homes in a new view
+  // To their homes in a new view; `gone`: nodes that have left it, or that have restarted.
+  void move_deletions(std::span<const NodeId> gone);
   bool ask_held_deletion();
   void repeat_deletions(std::optional<NodeId> only_to);  // and orphans
 

@@ -50,7 +50,7 @@ bool Peers::handle_set_view(const SetViewCommand& view) {
     connected_.emplace(member.node, member);
     engine_.outgoing.act(Connect{member});
   }
-  engine_.keeping.move_deletions();
+  engine_.keeping.move_deletions(gone);
   engine_.directory.handle_view(view_, engine_.now);
   engine_.reduces.handle_view(view_);
   for (const NodeId node : gone) {

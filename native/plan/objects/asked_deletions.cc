@@ -52,10 +52,27 @@ void AskedDeletions::handle_deleted(const Deleted& deleted) {
   const Kind kind = deleted.upto.value == 0 ? Kind::kUndated : Kind::kDated;
   const auto it = noted_.find({kind, deleted.object});
   if (it == noted_.end()) return;
-  if (kind == Kind::kUndated || it->second.upto <= deleted.upto) forget(it);
+  if (kind == Kind::kDated && it->second.upto > deleted.upto) return;
+  remember(deleted.object, it->second);
+  forget(it);
 }
 
-void AskedDeletions::handle_view(const Membership& view) {
+// asker, in an old view: Delete │ home of that view: Deleted │ the new home, in a newer view: a
+// question of a node that the old home doesn't know. Only the asker can tell the new home.
+// A deletion of all attempts is asked for again up to the one that was known, because a later one
+// may have been put since.
+void AskedDeletions::handle_view(const Membership& view, std::span<const NodeId> gone) {
+  for (auto it = answered_.begin(); it != answered_.end();) {
+    const auto at = it++;
+    const auto& [object, answered] = *at;
+    const bool is_same = view.home_of(object) == answered.home &&
+                         std::ranges::find(gone, answered.home) == gone.end();
+    if (is_same) continue;
+    const auto [note, is_new] = noted_.try_emplace({Kind::kDated, object}, answered);
+    if (is_new) order_.emplace(answered.until, note->first);
+    note->second.upto = std::max(note->second.upto, answered.upto);
+    forget_answered(at);
+  }
   counts_.clear();
   for (auto& [key, note] : noted_) {
     note.home = view.home_of(key.second);
@@ -70,6 +87,9 @@ void AskedDeletions::handle_timeout(Instant now) {
   while (!order_.empty() && order_.begin()->first <= now) {
     forget(noted_.find(order_.begin()->second));
   }
+  while (!answered_order_.empty() && answered_order_.begin()->first <= now) {
+    forget_answered(answered_.find(answered_order_.begin()->second));
+  }
 }
 
 bool AskedDeletions::covers(const ObjectId& object, Incarnation incarnation) const {
@@ -80,12 +100,15 @@ bool AskedDeletions::covers(const ObjectId& object, Incarnation incarnation) con
 }
 
 std::optional<Instant> AskedDeletions::poll_timeout() const {
-  if (order_.empty()) return std::nullopt;
-  return order_.begin()->first;
+  std::optional<Instant> earliest;
+  if (!order_.empty()) earliest = order_.begin()->first;
+  if (!answered_order_.empty()) earliest = earlier(earliest, answered_order_.begin()->first);
+  return earliest;
 }
 
 void AskedDeletions::check_invariants() const {
   HOPLITE_CHECK(order_.size() == noted_.size());
+  HOPLITE_CHECK(answered_order_.size() == answered_.size() && answered_.size() <= answered_max_);
   std::size_t counted = 0;
   for (const auto& [home, count] : counts_) counted += count;
   HOPLITE_CHECK(counted == noted_.size());
@@ -96,6 +119,22 @@ void AskedDeletions::forget(Notes::iterator it) {
   const auto count = counts_.find(it->second.home);
   if (--count->second == 0) counts_.erase(count);
   noted_.erase(it);
+}
+
+void AskedDeletions::remember(const ObjectId& object, const Note& answered) {
+  const auto [it, is_new] = answered_.try_emplace(object, answered);
+  Note& note = it->second;
+  if (!is_new) answered_order_.erase({note.until, object});
+  note = {std::max(note.upto, answered.upto), answered.home, std::max(note.until, answered.until)};
+  answered_order_.emplace(note.until, object);
+  if (answered_.size() > answered_max_) {
+    forget_answered(answered_.find(answered_order_.begin()->second));
+  }
+}
+
+void AskedDeletions::forget_answered(std::map<ObjectId, Note>::iterator it) {
+  answered_order_.erase({it->second.until, it->first});
+  answered_.erase(it);
 }
 
 }  // namespace hoplite

@@ -1,8 +1,8 @@
-// The deletions that this node's clients ask for and that the home has not answered (decision 24).
-// A new home hears each again. At most `deletes_max` are in flight to one home, and eight times as
-// many to all homes. Further ones wait in their home's line, so seven silent homes hold up no
-// deletion at another home. A deletion is forgotten after a life without an answer. Memory: about
-// 200 bytes for each.
+// The deletions that this node's clients ask for (decision 24). A new home hears each again, for a
+// life from its request, because the old home may have answered without the newest members. At most
+// `deletes_max` are in flight to one home, and eight times as many to all homes; those that a new
+// home hears again may be more. Further ones wait in their home's line, so seven silent homes hold
+// up no deletion at another home. Memory: about 200 bytes for each.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "plan/links/membership.h"
@@ -27,7 +28,9 @@ class AskedDeletions {
   };
 
   explicit AskedDeletions(const EngineConfig& config)
-      : life_(config.tombstone_life), each_max_(config.deletes_max) {}
+      : life_(config.tombstone_life),
+        each_max_(config.deletes_max),
+        answered_max_(config.recent_objects_max) {}
 
   [[nodiscard]] bool has_room(NodeId home) const;
   void hold(NodeId home, Held held);
@@ -37,7 +40,8 @@ class AskedDeletions {
   // `home` is asked. `here`: up to which attempt, as far as is known here.
   void note(NodeId home, const Delete& request, Incarnation here, Instant now);
   void handle_deleted(const Deleted& deleted);
-  void handle_view(const Membership& view);
+  // `gone`: nodes that have left the view, or that have restarted.
+  void handle_view(const Membership& view, std::span<const NodeId> gone);
   void handle_timeout(Instant now);
 
   [[nodiscard]] bool covers(const ObjectId& object, Incarnation incarnation) const;
@@ -64,12 +68,17 @@ class AskedDeletions {
   using Notes = std::map<Key, Note>;
 
   void forget(Notes::iterator it);
+  void remember(const ObjectId& object, const Note& answered);
+  void forget_answered(std::map<ObjectId, Note>::iterator it);
 
   Duration life_;
   std::size_t each_max_;
+  std::size_t answered_max_;
   Notes noted_;
   std::set<std::pair<Instant, Key>> order_;  // the oldest first
   std::map<NodeId, std::size_t> counts_;     // of noted_, by home
+  std::map<ObjectId, Note> answered_;
+  std::set<std::pair<Instant, ObjectId>> answered_order_;  // the oldest first
   std::map<NodeId, std::deque<Held>> lines_;
   std::size_t held_ = 0;  // in all lines
 };

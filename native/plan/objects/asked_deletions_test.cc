@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "plan/engine/engine_test.h"
@@ -18,6 +19,7 @@ class AskedDeletionsTest : public testing::Test {
   static EngineConfig config() {
     EngineConfig config;
     config.deletes_max = 2;
+    config.recent_objects_max = 3;
     return config;
   }
   static ObjectId object(NodeId home, std::uint8_t number) {
@@ -31,6 +33,19 @@ class AskedDeletionsTest : public testing::Test {
       asked_.hold(home, {{}, command});
     }
     asked_.check_invariants();
+  }
+  std::vector<Delete> asked_again(std::span<const NodeId> gone = {}) {  // in a view of three nodes
+    std::vector<Member> members;
+    for (std::uint64_t node = 1; node <= 3; ++node) {
+      members.push_back({NodeId{node}, Incarnation{1}, {}});
+    }
+    Membership view(NodeId{1});
+    EXPECT_TRUE(view.handle_view(Epoch{1}, members));
+    asked_.handle_view(view, gone);
+    asked_.check_invariants();
+    std::vector<Delete> said;
+    asked_.for_each([&](const Delete& request) { said.push_back(request); });
+    return said;
   }
   std::optional<ObjectId> next() {
     const auto held = asked_.poll_held();
@@ -83,11 +98,39 @@ TEST_F(AskedDeletionsTest, KeepsADeletionOfAllAttemptsApart) {
   EXPECT_EQ(asked_.size(), 0U);
 }
 
+TEST_F(AskedDeletionsTest, AsksAHomeThatHasGoneAgainWithinTheLifeOfTheRequest) {
+  ask(kOther, 1, 0);
+  asked_.handle_deleted({object(kOther, 1), Incarnation{0}});
+  EXPECT_TRUE(asked_again().empty()) << "the same home";
+  EXPECT_EQ(asked_again(std::vector{kOther}),
+            (std::vector{Delete{object(kOther, 1), Incarnation{1}}}))
+      << "no attempt that was put since";
+  asked_.handle_deleted({object(kOther, 1), Incarnation{1}});
+  EXPECT_EQ(asked_.poll_timeout(), kStart + config().tombstone_life);
+  asked_.handle_timeout(kStart + config().tombstone_life);
+  EXPECT_TRUE(asked_again(std::vector{kOther}).empty());
+  EXPECT_EQ(asked_.poll_timeout(), std::nullopt);
+}
+
+TEST_F(AskedDeletionsTest, ForgetsTheOldestAnsweredOneBeyondItsBound) {
+  for (std::uint8_t number = 1; number <= 5; ++number) {
+    const Delete request{object(kOther, number), Incarnation{1}};
+    asked_.note(kOther, request, Incarnation{1}, kStart + 1_s * number);
+    asked_.handle_deleted({request.object, request.upto});
+    asked_.check_invariants();
+  }
+  EXPECT_EQ(asked_.size(), 0U) << "none of them is open";
+  const auto again = asked_again(std::vector{kOther});
+  EXPECT_EQ(again.size(), 3U);
+  EXPECT_TRUE(std::ranges::none_of(
+      again, [](const Delete& each) { return each.object == object(kOther, 1); }));
+}
+
 TEST_F(AskedDeletionsTest, CountsAndHoldsThemByTheHomesOfTheNewView) {
   for (std::uint8_t number = 1; number <= 4; ++number) ask(kFrozen, number);
   Membership view(NodeId{1});
   ASSERT_TRUE(view.handle_view(Epoch{1}, {{NodeId{1}, Incarnation{1}, {}}}));
-  asked_.handle_view(view);
+  asked_.handle_view(view, {});
   asked_.check_invariants();
   EXPECT_TRUE(asked_.has_room(kFrozen));
   EXPECT_FALSE(asked_.has_room(NodeId{1}));
