@@ -135,7 +135,7 @@ def test_a_large_value_for_two_stages_is_stored_once_and_freed(
             time.sleep(2)  # four of the agent's intervals
         return now
 
-    def stored(after: dict[str, float], now: dict[str, float]) -> float:
+    def count_stored(after: dict[str, float], now: dict[str, float]) -> float:
         """What was stored meanwhile; the agent may forget processes that have ended."""
         return sum(told - after.get(process, 0.0) for process, told in now.items())
 
@@ -144,8 +144,8 @@ def test_a_large_value_for_two_stages_is_stored_once_and_freed(
     assert eventually(lambda: series(node, STORED), within_s=30)
     before = settled()
     worlds.answer(query)
-    assert eventually(lambda: stored(before, series(node, STORED)) > 0, within_s=30)
-    assert query.nbytes <= stored(before, settled()) < 1.01 * query.nbytes
+    assert eventually(lambda: count_stored(before, series(node, STORED)) > 0, within_s=30)
+    assert query.nbytes <= count_stored(before, settled()) < 1.01 * query.nbytes
     assert eventually(lambda: told_by_the_node().objects == 0)
 
 

@@ -83,7 +83,7 @@ TEST_F(Lies, AClaimIsHeardByTheHomeAlone) {
   EXPECT_EQ(engine_.stats().directory_entries, 0U);
 }
 
-// No home takes a claim of such a copy, so nobody could delete it.
+// No home takes a claim of such a copy, so no deletion would reach it.
 TEST_F(Lies, BytesWithoutAShapeAreNotCopied) {
   const ObjectId at_home = Nodes(3).object_at(0, 7);
   hear(kLiar, claim_of(at_home, {}));

@@ -56,7 +56,7 @@ void Objects::claim(const ObjectId& id) {
   std::optional<Extent> payload;
   const bool has_result = found != nullptr && found->is_whole() && !engine_.folds.is_folding(id);
   if (found != nullptr && engine_.calls.is_planned_here(id) && !has_result) {
-    // What is being folded belongs to no node, and a put does not wait for its own object.
+    // No node has a result yet while it is folded, and a put waits for nothing.
     const bool is_put = found->is_whole() || found->put_request || found->inbound;
     said.wants = found->is_wanted() && !is_put;
     said.exists = found->exists;

@@ -1,9 +1,9 @@
 // The deletions that this node's clients ask for (decision 24). A new home hears each again, for a
-// life from its request, because the old home may have answered without the newest members. At most
-// `deletes_max` are in flight to one home, and eight times as many to all homes; those that a new
-// home hears again may be more. Further ones wait in their home's line, so seven silent homes hold
-// up no deletion at another home. Memory: about 200 bytes for each.
-// SPDX-License-Identifier: Apache-2.0
+// life from its request, because the old home may have answered without the newest members; of the
+// answered ones, the newest `deletes_max`. At most `deletes_max` are in flight to one home, and
+// eight times as many to all homes; those that a new home hears again may be more. Further ones
+// wait in their home's line, so seven silent homes hold up no deletion at another home. Memory:
+// about 200 bytes for each. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class AskedDeletions {
   explicit AskedDeletions(const EngineConfig& config)
       : life_(config.tombstone_life),
         each_max_(config.deletes_max),
-        answered_max_(config.recent_objects_max) {}
+        answered_max_(config.deletes_max) {}
 
   [[nodiscard]] bool has_room(NodeId home) const;
   void hold(NodeId home, Held held);

@@ -19,7 +19,6 @@ class AskedDeletionsTest : public testing::Test {
   static EngineConfig config() {
     EngineConfig config;
     config.deletes_max = 2;
-    config.recent_objects_max = 3;
     return config;
   }
   static ObjectId object(NodeId home, std::uint8_t number) {
@@ -121,7 +120,7 @@ TEST_F(AskedDeletionsTest, ForgetsTheOldestAnsweredOneBeyondItsBound) {
   }
   EXPECT_EQ(asked_.size(), 0U) << "none of them is open";
   const auto again = asked_again(std::vector{kOther});
-  EXPECT_EQ(again.size(), 3U);
+  EXPECT_EQ(again.size(), 2U);
   EXPECT_TRUE(std::ranges::none_of(
       again, [](const Delete& each) { return each.object == object(kOther, 1); }));
 }
