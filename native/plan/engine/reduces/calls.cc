@@ -252,7 +252,7 @@ void Calls::answer_call(const ReduceState& state) {
   }
 }
 
-// A client of another node reduces into this target. What was planned and folded here is void.
+// A client of another node reduces into this target, so the plan and the fold here are void.
 void Calls::refuse_second(const ObjectId& target, const Call& call) {
   const bool is_planned_here = call.want.is_callers;
   engine_.outgoing.reply(
