@@ -108,7 +108,7 @@ std::optional<Instant> AskedDeletions::poll_timeout() const {
 
 void AskedDeletions::check_invariants() const {
   HOPLITE_CHECK(order_.size() == noted_.size());
-  HOPLITE_CHECK(answered_order_.size() == answered_.size() && answered_.size() <= answered_max_);
+  HOPLITE_CHECK(answered_order_.size() == answered_.size() && answered_.size() <= each_max_);
   std::size_t counted = 0;
   for (const auto& [home, count] : counts_) counted += count;
   HOPLITE_CHECK(counted == noted_.size());
@@ -127,7 +127,7 @@ void AskedDeletions::remember(const ObjectId& object, const Note& answered) {
   if (!is_new) answered_order_.erase({note.until, object});
   note = {std::max(note.upto, answered.upto), answered.home, std::max(note.until, answered.until)};
   answered_order_.emplace(note.until, object);
-  if (answered_.size() > answered_max_) {
+  if (answered_.size() > each_max_) {
     forget_answered(answered_.find(answered_order_.begin()->second));
   }
 }

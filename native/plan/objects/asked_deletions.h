@@ -28,9 +28,7 @@ class AskedDeletions {
   };
 
   explicit AskedDeletions(const EngineConfig& config)
-      : life_(config.tombstone_life),
-        each_max_(config.deletes_max),
-        answered_max_(config.deletes_max) {}
+      : life_(config.tombstone_life), each_max_(config.deletes_max) {}
 
   [[nodiscard]] bool has_room(NodeId home) const;
   void hold(NodeId home, Held held);
@@ -73,7 +71,6 @@ class AskedDeletions {
 
   Duration life_;
   std::size_t each_max_;
-  std::size_t answered_max_;
   Notes noted_;
   std::set<std::pair<Instant, Key>> order_;  // the oldest first
   std::map<NodeId, std::size_t> counts_;     // of noted_, by home
