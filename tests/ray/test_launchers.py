@@ -120,9 +120,10 @@ def test_two_jobs_side_by_side_and_a_third_that_asks_for_other_options(
     flag = {**FLAG, "env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
     submit += ["--runtime-env-json", json.dumps(flag), "--", sys.executable, str(program), "{}"]
     side_by_side = [begun(*submit), driver(launched, program, **FLAG)]
-    for job in side_by_side:
-        assert SUM in said(job)
-        assert job.returncode == 0
+    said_by = [said(job) for job in side_by_side]  # both end before the first is judged
+    for job, text in zip(side_by_side, said_by, strict=True):
+        assert SUM in text
+        assert job.returncode == 0, text
     other = driver(launched, program, hoplite={"arena_bytes": 32 << 20})
     text = said(other)
     assert other.returncode == 1, text
