@@ -65,6 +65,9 @@ inline constexpr std::size_t kRailsMax = 8;
 
 // Rate of a node's link where the option link_mbit is not given: 10 Gbit/s.
 inline constexpr std::uint64_t kLinkBytesPerS = 1'250'000'000;
+// Costs of the model for shapes: a hop without its bytes; a core at each end of a message.
+inline constexpr std::int64_t kHopNs = 30'000;
+inline constexpr std::int64_t kMessageNs = 5'000;
 
 // Flow control: blocks in flight of one transfer, set by its receiver. Two blocks hide one round
 // trip. The bandwidth-delay product of 10 Gbit/s x 1 ms is 1.2 MB.

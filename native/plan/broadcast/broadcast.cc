@@ -21,8 +21,11 @@ constexpr std::uint16_t kStripesAtLeast = 4;
 // From this size on a transfer lasts for several progress windows on 10 Gbit/s. It can be repaired,
 // and stripes pay even for receivers that have not asked yet.
 constexpr std::uint64_t kLargeBytes = 8_MiB;
-// Bytes that a link of 10 Gbit/s carries in 35 us: the time of a hop without its bytes.
-constexpr std::uint64_t kHopBytes = 44_KiB;
+
+// Bytes that a link carries in the time of a hop without its bytes.
+std::uint64_t hop_bytes(const BroadcastSize& size) {
+  return size.link_bytes_per_s / 1000 * (kHopNs + kMessageNs) / 1'000'000;
+}
 
 // Levels of a tree over `receivers` whose root, fed by the origin, and every node feed `stripes`.
 std::uint64_t levels(std::size_t receivers, std::uint16_t stripes) {
@@ -65,7 +68,7 @@ std::uint16_t choose_stripes(const BroadcastSize& size) {
   std::uint64_t best_cost = UINT64_MAX;
   for (std::uint16_t k = std::min(kStripesAtLeast, most); k <= most; ++k) {
     const std::uint64_t depth = levels(receivers, k);
-    const std::uint64_t cost = depth * kHopBytes + (depth - 1) * k * size.block_bytes;
+    const std::uint64_t cost = depth * hop_bytes(size) + (depth - 1) * k * size.block_bytes;
     if (cost <= best_cost) std::tie(best, best_cost) = std::tuple(k, cost);
   }
   return std::max<std::uint16_t>(best, 1);
@@ -119,7 +122,7 @@ void ForestPlan::grow(std::uint16_t stripe, const std::vector<std::uint32_t>& ed
 }
 
 std::uint32_t choose_depth(const BroadcastSize& size, std::uint16_t stripes) {
-  const std::uint64_t per_level = stripes * (kHopBytes + size.block_bytes);
+  const std::uint64_t per_level = stripes * (hop_bytes(size) + size.block_bytes);
   const std::uint64_t depth = std::max<std::uint64_t>(size.size_bytes / per_level, 2);
   return size.members <= 2 * depth ? UINT32_MAX : static_cast<std::uint32_t>(depth);
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/limits.h"
 
 namespace hoplite {
 
@@ -19,8 +20,9 @@ namespace hoplite {
 struct BroadcastSize {
   std::uint64_t size_bytes = 0;
   std::uint32_t block_bytes = 0;
-  std::size_t waiting = 0;  // receivers that are known
-  std::size_t members = 0;  // nodes that may still ask, with the known ones
+  std::size_t waiting = 0;                          // receivers that are known
+  std::size_t members = 0;                          // nodes that may still ask, with the known ones
+  std::uint64_t link_bytes_per_s = kLinkBytesPerS;  // of each node
 };
 
 // Returns the number of stripes with which the last receiver finishes first. The deepest path costs

@@ -211,11 +211,24 @@ TEST(ForestPlan, OfOneStripeIsALineAsHoplites) {
 }
 
 TEST(ChooseDepth, IsWhereAChainTakesAsLongAsAStripeAndNoneForAsFewAsTwice) {
-  EXPECT_EQ(choose_depth({.size_bytes = 1_MiB, .block_bytes = 8192, .members = 255}, 1), 19U);
-  EXPECT_EQ(choose_depth({.size_bytes = 32_MiB, .block_bytes = 65536, .members = 255}, 4), 75U);
-  EXPECT_EQ(choose_depth({.size_bytes = 1_MiB, .block_bytes = 8192, .members = 39}, 1), 19U);
-  EXPECT_EQ(choose_depth({.size_bytes = 1_MiB, .block_bytes = 8192, .members = 38}, 1), UINT32_MAX);
+  EXPECT_EQ(choose_depth({.size_bytes = 1_MiB, .block_bytes = 8192, .members = 255}, 1), 20U);
+  EXPECT_EQ(choose_depth({.size_bytes = 32_MiB, .block_bytes = 65536, .members = 255}, 4), 76U);
+  EXPECT_EQ(choose_depth({.size_bytes = 1_MiB, .block_bytes = 8192, .members = 41}, 1), 20U);
+  EXPECT_EQ(choose_depth({.size_bytes = 1_MiB, .block_bytes = 8192, .members = 40}, 1), UINT32_MAX);
   EXPECT_EQ(choose_depth({.size_bytes = 64_KiB + 1, .block_bytes = 8192, .members = 9}, 4), 2U);
+}
+
+TEST(ChooseDepth, IsGreaterOnASlowLinkWhereAHopIsShortBesideABlock) {
+  const BroadcastSize size{.size_bytes = 256_KiB, .block_bytes = 8192, .members = 100};
+  const auto depth = [&](std::uint64_t mbit) {
+    BroadcastSize on_link = size;
+    on_link.link_bytes_per_s = mbit * 125'000;
+    return choose_depth(on_link, 1);
+  };
+  EXPECT_EQ(depth(100'000), 2U);
+  EXPECT_EQ(depth(10'000), 5U);
+  EXPECT_EQ(depth(1'000), 20U);
+  EXPECT_EQ(depth(100), 30U);
 }
 
 TEST(ChooseStripes, FollowsSizeAndReceivers) {

@@ -17,18 +17,19 @@ Duration beginning_of(const ObjectMeta& meta) {
 }
 
 // `live`: number of live members of the view, including the holder.
-BroadcastSize size_of(const DirectoryEntry& entry, std::size_t live) {
+BroadcastSize size_of(const DirectoryEntry& entry, const EngineConfig& config, std::size_t live) {
   const auto waiting = std::count_if(entry.holders.begin(), entry.holders.end(),
                                      [](const auto& holder) { return holder.second.wants; });
   return {.size_bytes = entry.meta.size_bytes,
           .block_bytes = entry.meta.block_bytes,
           .waiting = static_cast<std::size_t>(waiting),
-          .members = live - std::min<std::size_t>(live, 1)};
+          .members = live - std::min<std::size_t>(live, 1),
+          .link_bytes_per_s = config.link_bytes_per_s};
 }
 
 std::uint16_t stripes_for(const DirectoryEntry& entry, const EngineConfig& config,
                           std::size_t live) {
-  if (config.broadcast_stripes == 0) return choose_stripes(size_of(entry, live));
+  if (config.broadcast_stripes == 0) return choose_stripes(size_of(entry, config, live));
   const auto blocks = std::max<std::uint32_t>(entry.meta.block_count(), 1);
   return static_cast<std::uint16_t>(std::min<std::uint32_t>(config.broadcast_stripes, blocks));
 }
@@ -133,7 +134,7 @@ void Directory::decide_stripes(Entry& entry) const {
 
 SenderRoom Directory::room_of(const Entry& entry) const {
   return {.edges = entry.stripe_count,
-          .depth = choose_depth(size_of(entry, live_.size()), entry.stripe_count)};
+          .depth = choose_depth(size_of(entry, config_, live_.size()), entry.stripe_count)};
 }
 
 // Returns why an object is lost, or nothing. It is lost when some stripe has neither a complete nor

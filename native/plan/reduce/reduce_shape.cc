@@ -9,9 +9,6 @@
 namespace hoplite {
 namespace {
 
-// The model's costs: 30 us for a hop, and 5 us of a core at each end of a message.
-constexpr std::int64_t kHopNs = 30'000;
-constexpr std::int64_t kMessageNs = 5'000;
 std::int64_t copy_ns(const ReduceCase& reduce, std::uint64_t bytes) {
   return static_cast<std::int64_t>(static_cast<double>(bytes) * 1e9 /
                                    static_cast<double>(reduce.link_bytes_per_s));

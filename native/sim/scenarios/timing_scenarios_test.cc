@@ -60,6 +60,58 @@ TEST_P(Timing, EightReceiversTakeBarelyLongerThanOne) {
       << "the origin gave more than two copies";
 }
 
+// Receivers of an object that is there ask one after the other. A chain of them is cut only where
+// it takes longer than a second copy, and so later on a slow link. Each frame takes 5 us of its
+// ports.
+class MiddleSizes : public Scenario {
+ protected:
+  double times_one_copy(std::size_t nodes, std::uint64_t mbit, std::uint64_t size_bytes) {
+    Cluster& cluster = start(nodes, [&](ClusterConfig& c) {
+      c.engine.arena_bytes = 2 * size_bytes;
+      c.engine.block_bytes_min = kBlockBytesMin;
+      c.engine.block_bytes_max = kBlockBytesAimMax;
+      c.engine.inline_bytes_max = kInlineBytesMax;
+      c.engine.credit_bytes = EngineConfig{}.credit_bytes;
+      c.engine.link_bytes_per_s = c.network.rate_bytes_per_s = mbit * 125'000;
+      c.network.frame_time = 5_us;
+      c.network.latency = 60_us;
+      c.check_every = 1000;
+    });
+    put_now(0, object_named(1), {.size_bytes = size_bytes});
+    std::vector<Request*> gets;
+    for (std::size_t node = 1; node < nodes; ++node) {
+      gets.push_back(&cluster.get(node, object_named(1)));
+    }
+    Duration longest{0};
+    for (Request* get : gets) {
+      expect_value(*get);
+      longest = std::max(longest, *get->answered - get->asked);
+    }
+    TearDown();  // each cluster ends empty
+    cluster_.reset();
+    return static_cast<double>(longest.ns) * 1e-9 * static_cast<double>(mbit) * 125'000 /
+           static_cast<double>(size_bytes);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Stripes, MiddleSizes, ::testing::Values(0), stripe_name);
+
+TEST_P(MiddleSizes, TakeLittleLongerThanOneCopy) {
+  struct Case {
+    std::size_t nodes;
+    std::uint64_t mbit, size_bytes;
+    double most;
+  };
+  const Case cases[] = {
+      {5, 500, 256_KiB, 1.3},   {8, 500, 256_KiB, 1.45},    {10, 500, 256_KiB, 1.55},
+      {12, 500, 256_KiB, 1.65}, {16, 500, 256_KiB, 1.9},    {12, 300, 256_KiB, 1.55},
+      {12, 500, 1_MiB, 1.2},    {48, 10'000, 256_KiB, 8.0},
+  };
+  for (const Case& each : cases) {
+    EXPECT_LT(times_one_copy(each.nodes, each.mbit, each.size_bytes), each.most)
+        << each.nodes << " nodes, " << each.mbit << " Mbit/s, " << each.size_bytes << " bytes";
+  }
+}
+
 // 10 Gbit/s: a hop takes as long as 44 KiB (choose_depth).
 TEST_P(Timing, ManyWhoAskOneAfterTheOtherAreNoChain) {
   constexpr std::uint64_t kBytes = 256_KiB;
