@@ -8,7 +8,7 @@ from typing_extensions import Buffer
 
 INLINE_BYTES_MAX: int = 65536
 
-WIRE_VERSION: int = 2
+WIRE_VERSION: int = 3
 
 def error_classes() -> list[str]:
     """Return the exception class of each Code."""

@@ -71,11 +71,18 @@ class LayoutMismatchError(HopliteError, ValueError):
 
 
 class ReduceError(HopliteError):
-    """Fewer sources are left than the reduce needs; `fates` tells the fate of each source."""
+    """Fewer sources are left than the reduce needs; `fates` tells the fate of each source.
 
-    def __init__(self, message: str = "", fates: Sequence[str] = ()) -> None:
-        super().__init__(message, tuple(fates))
+    `lost` has the places of the failed and lost sources in the list of sources, in ascending order.
+    It is empty if a get by the id of the result raises the error.
+    """
+
+    def __init__(
+        self, message: str = "", fates: Sequence[str] = (), lost: Sequence[int] = ()
+    ) -> None:
+        super().__init__(message, tuple(fates), tuple(lost))
         self.fates = tuple(fates)
+        self.lost = tuple(lost)
 
     def __str__(self) -> str:
         return "\n  ".join([str(self.args[0]), *self.fates])

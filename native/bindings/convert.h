@@ -43,9 +43,13 @@ inline constexpr std::array<const char*, kCodeCount> kErrorClasses = {
 };
 static_assert(kErrorClasses.back() != nullptr, "every Code has a class");
 
+inline nb::object error_class(Code code) {
+  const char* name = kErrorClasses.at(static_cast<std::size_t>(code));
+  return nb::module_::import_("hoplite_ray.errors").attr(name);
+}
+
 [[noreturn]] inline void raise_error(const Error& error) {
-  const char* name = kErrorClasses.at(static_cast<std::size_t>(error.code));
-  const nb::object type = nb::module_::import_("hoplite_ray.errors").attr(name);
+  const nb::object type = error_class(error.code);
   PyErr_SetString(type.ptr(), error.text.c_str());
   throw nb::python_error();
 }

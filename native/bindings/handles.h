@@ -43,6 +43,13 @@ inline nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(
 
 // ---- Request
 
+[[noreturn]] inline void raise_reduce_error(const ReduceFailed& failed) {
+  const nb::object type = error_class(Code::kReduceFailed);
+  const nb::object error = type(failed.text.c_str(), "lost"_a = failed.lost);
+  PyErr_SetObject(type.ptr(), error.ptr());
+  throw nb::python_error();
+}
+
 struct PyRequest : Handle {
   RequestHandle handle;  // of a large put: first its reservation, from write() on its sealing
 
@@ -66,6 +73,7 @@ struct PyRequest : Handle {
     if (!outcome) raise_error(outcome.error());
     if (auto* view = std::get_if<View>(&*outcome)) return nb::cast(PyFetched(std::move(*view)));
     if (auto* reduced = std::get_if<Reduced>(&*outcome)) return nb::cast(reduced->members);
+    if (auto* failed = std::get_if<ReduceFailed>(&*outcome)) raise_reduce_error(*failed);
     return nb::none();
   }
 

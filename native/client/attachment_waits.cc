@@ -74,7 +74,7 @@ std::optional<std::size_t> Attachment::wait_all(std::span<const std::shared_ptr<
                                                 Duration timeout) {
   if (is_forked_) return std::size_t{0};
   const auto has_failed = [](const std::shared_ptr<Request>& each) {
-    return each->is_finished_ && std::holds_alternative<Error>(each->answer_.reply);
+    return each->is_finished_ && error_of(each->answer_.reply);
   };
   auto open = all.begin();  // all before it have finished
   auto failed = all.end();
@@ -218,7 +218,7 @@ void Attachment::dispatch(LocalReply arrived, Bytes payload) {
 
 void Attachment::finish(Request& request, Reply reply, Bytes payload) {
   request.is_finished_ = true;
-  if (std::holds_alternative<Error>(reply)) ++failures_;
+  if (error_of(reply)) ++failures_;
   if (std::holds_alternative<Reserved>(reply)) request.range_ = Request::Range::kReserved;
   const auto* fetched = std::get_if<Fetched>(&reply);
   if (request.is_seal_) {

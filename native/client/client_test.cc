@@ -229,6 +229,19 @@ TEST_F(ClientTest, AReduceEndsWithItsMembers) {
   EXPECT_FALSE(client_->reduce({object_id(1), ReduceOp::kSum, 4, 0}));
 }
 
+TEST_F(ClientTest, AFailedReduceEndsWithItsLostSourcesAndCountsAsAFailure) {
+  node_->script([](const Command& c) -> std::optional<Reply> {
+    if (std::holds_alternative<ReduceCommand>(c.body)) return ReduceFailed{{0, 3}, "too few"};
+    return std::nullopt;
+  });
+  const RequestHandle open = must(client_->get(object_id(2)));
+  const std::vector<RequestHandle> both{open, must(client_->reduce({object_id(1), {}, 4, 3}))};
+  EXPECT_EQ(client_->wait_all(both, kSoon), std::size_t{1});
+  auto outcome = must(both[1]->take());
+  EXPECT_EQ(std::get<ReduceFailed>(outcome).lost, (std::vector<std::uint32_t>{0, 3}));
+  EXPECT_EQ(std::get<ReduceFailed>(outcome).text, "too few");
+}
+
 TEST_F(ClientTest, ManyThreadsShareOneReader) {
   std::fill_n(node_->arena().at({0, 4096}).begin(), 4096, std::byte{4});
   node_->script([](const Command& c) -> std::optional<Reply> {

@@ -32,6 +32,7 @@ Result<Outcome> Request::take() {
   if (is_seal_) return Outcome{Done{}};
   if (const auto* reserved = std::get_if<Reserved>(&answer->reply)) return Outcome{*reserved};
   if (auto* reduced = std::get_if<Reduced>(&answer->reply)) return Outcome{std::move(*reduced)};
+  if (auto* failed = std::get_if<ReduceFailed>(&answer->reply)) return Outcome{std::move(*failed)};
   if (std::holds_alternative<Done>(answer->reply)) return Outcome{Done{}};
   auto& fetched = *std::get_if<Fetched>(&answer->reply);
   if (!fetched.mapped) return Outcome{View(std::move(fetched), std::move(answer->payload))};

@@ -13,8 +13,8 @@
 namespace hoplite {
 
 // The outcome of a request: Done (small put, write, delete), Reserved (large put whose range may be
-// written), View (get), Reduced (committed reduce).
-using Outcome = std::variant<Done, Reserved, View, Reduced>;
+// written), View (get), Reduced (committed reduce), ReduceFailed (too few of its sources are left).
+using Outcome = std::variant<Done, Reserved, View, Reduced, ReduceFailed>;
 
 class Request {
  public:

@@ -288,7 +288,7 @@ void ObjectTrace::record_reply(const ReplyToClient& reply, Instant now) {
     moment.bytes = fetched->meta.size_bytes;
   } else if (std::holds_alternative<Reserved>(reply.reply)) {
     moment.kind = MomentKind::kReserved;
-  } else if (const auto* error = std::get_if<Error>(&reply.reply)) {
+  } else if (const auto error = error_of(reply.reply)) {
     moment.kind = MomentKind::kFailed;
     moment.code = error->code;
   } else if (moment.kind == MomentKind::kDelete || moment.kind == MomentKind::kOrphaned) {

@@ -98,6 +98,6 @@ using Frame = std::variant<Message, BlockHeader, LinkFrame>;
                                                std::span<const std::byte> body);
 
 inline constexpr std::size_t kErrorTextBytesMax =
-    4_KiB;  // of Lost, ReduceReport, ReduceState, Error
+    4_KiB;  // of Lost, ReduceReport, ReduceState, Error, ReduceFailed
 
 }  // namespace hoplite

@@ -106,14 +106,23 @@ TEST(WireDoc, EveryFrameHasItsRow) {
     EXPECT_TRUE(has_row(doc, static_cast<int>(type), name)) << name;
   }
   const std::vector<std::pair<LocalType, std::string>> local_frames = {
-      {LocalType::kAttach, "Attach"},     {LocalType::kAttached, "Attached"},
-      {LocalType::kPut, "Put"},           {LocalType::kWrote, "Wrote"},
-      {LocalType::kGet, "Get"},           {LocalType::kRelease, "Release"},
-      {LocalType::kDelete, "Delete"},     {LocalType::kReduce, "Reduce"},
-      {LocalType::kCancel, "Cancel"},     {LocalType::kReduceSource, "ReduceSource"},
-      {LocalType::kReserved, "Reserved"}, {LocalType::kFetched, "Fetched"},
-      {LocalType::kReduced, "Reduced"},   {LocalType::kDone, "Done"},
-      {LocalType::kError, "Error"},       {LocalType::kOrphan, "Orphan"}};
+      {LocalType::kAttach, "Attach"},
+      {LocalType::kAttached, "Attached"},
+      {LocalType::kPut, "Put"},
+      {LocalType::kWrote, "Wrote"},
+      {LocalType::kGet, "Get"},
+      {LocalType::kRelease, "Release"},
+      {LocalType::kDelete, "Delete"},
+      {LocalType::kReduce, "Reduce"},
+      {LocalType::kCancel, "Cancel"},
+      {LocalType::kReduceSource, "ReduceSource"},
+      {LocalType::kReserved, "Reserved"},
+      {LocalType::kFetched, "Fetched"},
+      {LocalType::kReduced, "Reduced"},
+      {LocalType::kDone, "Done"},
+      {LocalType::kError, "Error"},
+      {LocalType::kOrphan, "Orphan"},
+      {LocalType::kReduceFailed, "ReduceFailed"}};
   // Four commands are no client's; Attach and Attached are neither commands nor replies.
   EXPECT_EQ(local_frames.size(),
             std::variant_size_v<CommandBody> - 4 + std::variant_size_v<Reply> + 2);

@@ -144,10 +144,11 @@ def test_a_failed_source_is_done_without(three: Nodes) -> None:
 
 def test_too_few_sources_are_left(three: Nodes) -> None:
     pending = three.client(0).begin_reduce(new_id(), source_count=3, count=2)
-    pending.fail(0)
     pending.fail(2)
-    with pytest.raises(ReduceError):
+    pending.fail(0)
+    with pytest.raises(ReduceError, match="needs 2 of 3 sources, and only 1 can still") as caught:
         pending.result(WAIT_S)
+    assert caught.value.lost == (0, 2)
 
 
 def test_sources_of_different_shapes_are_refused(three: Nodes) -> None:

@@ -114,6 +114,7 @@ def test_too_few_left_fails_at_once_with_every_fate(cluster: RayCluster) -> None
     total = hop.reduce(refs, count=3)
     with pytest.raises(hop.ReduceError, match="needs 3 of 4 sources, only 2 are left") as caught:
         hop.get(total, timeout_s=60)
+    assert caught.value.lost == (1, 2)
     fates = caught.value.fates
     said = [fate.split(": ", 1)[1] for fate in fates[1:]]
     assert said[0] == "ValueError: no data"
@@ -163,8 +164,11 @@ def test_a_source_that_was_deleted_is_replaced_or_named(cluster: RayCluster) -> 
     ray.get(refs)
     hop.delete(refs[0])
     assert hop.get(hop.reduce(refs, count=2), timeout_s=60)[0] == 6
-    with pytest.raises(hop.HopliteError, match="all its holders are gone"):
+    with pytest.raises(hop.ReduceError, match="all its holders are gone") as caught:
         hop.get(hop.reduce(refs), timeout_s=60)
+    assert caught.value.lost == (0,)
+    fates = [fate.split(": ", 1)[1] for fate in caught.value.fates]
+    assert fates == ["had been ready, then lost", "ready", "ready"]
 
 
 def test_an_actor_reduces_on_its_own_node(cluster: RayCluster) -> None:

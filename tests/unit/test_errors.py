@@ -44,9 +44,11 @@ def test_errors_survive_pickling(name: str) -> None:
 
 
 def test_a_reduce_error_lists_every_fate_and_keeps_it() -> None:
-    error = errors.ReduceError("3 of 4 sources are left", ["source 0: in", "source 1: lost"])
+    fates = ["source 0: in", "source 1: lost"]
+    error = errors.ReduceError("3 of 4 sources are left", fates, [1])
     again = pickle.loads(pickle.dumps(error))
     assert again.fates == ("source 0: in", "source 1: lost")
+    assert again.lost == (1,)
     assert str(again) == "3 of 4 sources are left\n  source 0: in\n  source 1: lost"
 
 

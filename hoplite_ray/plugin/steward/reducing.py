@@ -11,7 +11,6 @@ that, the caller's get after the commit would wait for a whole further copy.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -148,10 +147,8 @@ class ReduceRun:
         try:
             return request.result().members
         except ReduceError as error:  # the store has lost sources that were ready
-            text = str(error.args[0])
-            lost = lost_sources(text)
-            fates = [each.describe_fate(is_lost=each.index in lost) for each in self.sources]
-            raise ReduceError(text, fates) from None
+            fates = [each.describe_fate(is_lost=each.index in error.lost) for each in self.sources]
+            raise ReduceError(str(error.args[0]), fates, error.lost) from None
 
     def _accept(self, source: Source, request: PendingReduce) -> bool:
         """Confirm a source, or count its failure. Raises: the error if too few can come."""
@@ -173,6 +170,7 @@ class ReduceRun:
                 f"reduce needs {self.count} of {len(self.sources)} sources, only {left} "
                 f"{'is' if left == 1 else 'are'} left",
                 [each.describe_fate() for each in self.sources],
+                sorted(each.index for each in self.failed),
             )
             error.first_failure = self.failed[0].failure  # type: ignore[attr-defined]
             raise error
@@ -199,14 +197,6 @@ class ReduceRun:
                 f"{layout.difference(self.layout)}; all sources need the same dtypes and shapes"
             )
         return None
-
-
-def lost_sources(text: str) -> set[int]:
-    """Return the indices that the store names as lost in the error of a failed reduce.
-
-    native/plan/reduce/reduce_tree.cc writes that text.
-    """
-    return {int(index) for index in re.findall(r" source (\d+):", text)}
 
 
 async def _fetch_rest(fetch: Pending[ReceivedObject]) -> None:

@@ -173,11 +173,11 @@ class Nodes {
   [[nodiscard]] bool is_sealed(RequestId put) {
     return is<Done>(writes_.contains(put) ? done_of(put) : put);
   }
-  [[nodiscard]] Code code(RequestId request) {
-    return is<Error>(request) ? std::get<Error>(replies_[request].back()).code : Code::kOk;
-  }
-  [[nodiscard]] std::string text(RequestId request) {
-    return is<Error>(request) ? std::get<Error>(replies_[request].back()).text : "";
+  [[nodiscard]] Code code(RequestId request) { return error(request).code; }
+  [[nodiscard]] std::string text(RequestId request) { return error(request).text; }
+  [[nodiscard]] Error error(RequestId request) {  // kOk: it has none
+    if (replies_[request].empty()) return {};
+    return error_of(replies_[request].back()).value_or(Error{});
   }
   // The bytes that a get was answered with, as they were in the arena at that moment.
   [[nodiscard]] const Bytes& fetched(RequestId request) { return fetched_[request]; }

@@ -231,6 +231,49 @@ TEST_F(Lies, ANodeThatSendsItNothingFailsNoGet) {
   EXPECT_TRUE(deeds<ReplyToClient>().empty());
 }
 
+// Otherwise the list of one reduce grows with each report of its caller.
+TEST_F(Lies, TheLostSourcesOfAFailedReduceAreThoseOfTheLastReport) {
+  ReduceWant want;
+  want.target = Nodes(3).object_at(0, 5);
+  want.source_count = want.count = 3;
+  hear(kLiar, want);
+  ReduceReport report;
+  report.target = want.target;
+  report.caller = kLiar;
+  report.code = Code::kReduceFailed;
+  for (const auto& lost : {std::vector<std::uint32_t>{0}, std::vector<std::uint32_t>{1, 2}}) {
+    report.lost = lost;
+    hear(kLiar, report);
+    const auto states = said<ReduceState>();
+    ASSERT_FALSE(states.empty());
+    EXPECT_EQ(states.back().phase, ReducePhase::kFailed);
+    EXPECT_EQ(states.back().lost, lost);
+  }
+}
+
+// Otherwise the ReduceState of that reduce is longer than a frame may be.
+TEST_F(Lies, ACallerNamesNoMoreLostSourcesThanAReduceMayHave) {
+  ReduceWant want;
+  want.target = Nodes(3).object_at(0, 5);
+  want.source_count = want.count = kReduceSourcesMax;
+  ReduceReport report;
+  report.target = want.target;
+  report.caller = kLiar;
+  report.code = Code::kReduceFailed;
+  for (std::uint32_t i = 0; i < kReduceSourcesMax; ++i) {
+    report.lost.push_back(kReduceSourcesMax + i);
+    want.confirmed.push_back({i, {}, {}, true});
+  }
+  hear(kLiar, report);
+  hear(kLiar, want);
+  report.code = Code::kOk;
+  report.committed = {0};
+  hear(kLiar, report);
+  const auto states = said<ReduceState>();
+  ASSERT_FALSE(states.empty());
+  for (const ReduceState& state : states) EXPECT_LE(state.lost.size(), kReduceSourcesMax);
+}
+
 // A later attempt comes under the name of a reduce that fails.
 class LiesAboutALaterAttempt : public Lies {
  protected:

@@ -306,19 +306,27 @@ TEST_P(Reduces, RefuseSourcesOfAnotherShapeByName) {
   expect_nothing_left(scene, 0);
 }
 
-TEST_P(Reduces, EndWhenConfirmedSourcesAreLostAndNoOthersCanCome) {
-  Scene scene(3);
-  put_source(scene, 0);
-  put_source(scene, 1);
-  scene.nodes.run();
-  scene.reduce = scene.nodes.reduce(2, scene.target, 2, 1);
-  scene.nodes.ask(2, ReduceSourceCommand{scene.target, ReduceSource{1, {}, {}, true}});
-  scene.nodes.erase(2, scene.sources[0]);
-  scene.nodes.run();
-  confirm(scene, 2, 0);
-  scene.nodes.elapse(1_s);
-  EXPECT_EQ(scene.nodes.code(scene.reduce), Code::kReduceFailed);
-  EXPECT_NE(scene.nodes.text(scene.reduce).find("source 1: it failed"), std::string::npos);
+TEST_P(Reduces, EndWhenConfirmedSourcesAreLostAndNoOthersCanComeAndNameThem) {
+  for (std::size_t home = 0; home < 3; ++home) {
+    Scene scene(3, home);
+    for (const std::size_t node : {0U, 1U, 0U}) put_source(scene, node);
+    scene.nodes.run();
+    scene.reduce = scene.nodes.reduce(2, scene.target, 4, 2);
+    scene.nodes.ask(2, ReduceSourceCommand{scene.target, ReduceSource{3, {}, {}, true}});
+    for (const std::uint32_t lost : {0U, 2U}) scene.nodes.erase(2, scene.sources[lost]);
+    scene.nodes.run();
+    for (std::uint32_t index = 0; index < 3; ++index) confirm(scene, 2, index);
+    scene.nodes.elapse(1_s);
+    ASSERT_TRUE(scene.nodes.is<ReduceFailed>(scene.reduce)) << "home " << home;
+    const auto& answer = std::get<ReduceFailed>(scene.nodes.replies(scene.reduce).back());
+    EXPECT_EQ(answer.lost, (std::vector<std::uint32_t>{0, 2, 3})) << "home " << home;
+    EXPECT_NE(answer.text.find("source 3: it failed"), std::string::npos) << answer.text;
+    const RequestId again = scene.nodes.reduce(2, scene.target, 3, 3);
+    scene.nodes.run();
+    ASSERT_TRUE(scene.nodes.is<ReduceFailed>(again)) << "home " << home;
+    EXPECT_EQ(std::get<ReduceFailed>(scene.nodes.replies(again).back()).lost,
+              (std::vector<std::uint32_t>{0, 2}));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, Reduces, ::testing::Values(100, 4 * kTestBlock),

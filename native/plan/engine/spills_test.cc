@@ -157,25 +157,25 @@ class FoldingFromTheFile : public Spilling {
     ask(ReduceSourceCommand{name(9), ReduceSource{0, name(1), {}}});
     return job(SpillWay::kRead, 1);
   }
-  // Returns the code of the error that the reduce's client gets.
-  Code failure() {
+  // Returns the sources that the reduce's client hears are lost.
+  std::vector<std::uint32_t> lost_sources() {
     engine_.handle_timeout(now_ + kLostGrace * 2);
-    const auto errors = replies<Error>();
-    EXPECT_EQ(errors.size(), 1U);
-    return errors.empty() ? Code::kOk : errors[0].code;
+    const auto failures = replies<ReduceFailed>();
+    EXPECT_EQ(failures.size(), 1U);
+    return failures.empty() ? std::vector<std::uint32_t>{} : failures[0].lost;
   }
 };
 
 TEST_F(FoldingFromTheFile, IsToldWhatCanNotBeReadBack) {
   answer(begin(), "reading from /disk: Input/output error (errno 5)");
-  EXPECT_EQ(failure(), Code::kReduceFailed);
+  EXPECT_EQ(lost_sources(), std::vector<std::uint32_t>{0});
 }
 
 TEST_F(FoldingFromTheFile, IsToldWhatIsDeletedMeanwhile) {
   const SpillJob read = begin();
   ask(DeleteCommand{name(1), {}});
   answer(read);
-  EXPECT_EQ(failure(), Code::kReduceFailed);
+  EXPECT_EQ(lost_sources(), std::vector<std::uint32_t>{0});
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -125,7 +127,19 @@ struct Fetched {  // large: map `extent` and hold a pin until ReleaseCommand; sm
 struct Reduced {
   std::vector<std::uint32_t> members;
 };
+struct ReduceFailed {               // of code kReduceFailed: too few sources are left
+  std::vector<std::uint32_t> lost;  // indices of the failed and lost sources, ascending
+  std::string text;
+};
 struct Done {};
-using Reply = std::variant<Reserved, Fetched, Reduced, Done, Error>;
+using Reply = std::variant<Reserved, Fetched, Reduced, Done, Error, ReduceFailed>;
+
+// Returns the error that a reply is; nothing if the command has succeeded.
+[[nodiscard]] inline std::optional<Error> error_of(const Reply& reply) {
+  if (const auto* error = std::get_if<Error>(&reply)) return *error;
+  if (const auto* failed = std::get_if<ReduceFailed>(&reply))
+    return Error{Code::kReduceFailed, failed->text};
+  return std::nullopt;
+}
 
 }  // namespace hoplite

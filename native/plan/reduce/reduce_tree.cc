@@ -106,6 +106,10 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
     if (is_committed || (plan.is_wanted() && plan.caller != from)) return;
     plan.caller = from;
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
+    plan.lost.clear();  // the caller's planner knows all of them
+    for (const std::uint32_t index : report.lost) {
+      if (index < kReduceSourcesMax) plan.lost.emplace(index, "");  // so a frame holds them all
+    }
     return end(report.target, plan, report.code, report.text);
   }
   if (plan.state.phase == ReducePhase::kFailed) return drop();  // it missed the failure

@@ -200,7 +200,8 @@ void Checker::note_reduce(const Request& reduce) {
   target.folds.reset();
 }
 
-// A reduce may fail only when too few of its sources can still come.
+// A reduce may fail only when too few of its sources can still come, and its answer names the
+// others.
 void Checker::check_reduce_failure(const Request& reduce, const std::string& what) {
   if (objects_[reduce.object].deleted) return;
   std::uint32_t gone = 0;
@@ -212,7 +213,11 @@ void Checker::check_reduce_failure(const Request& reduce, const std::string& wha
     if (!is_there) ++gone;
   }
   if (reduce.source_count - gone >= reduce.count) {
-    judge(reduce.object, "enough sources are left: " + what);
+    return judge(reduce.object, "enough sources are left: " + what);
+  }
+  const bool has_failed = reduce.code() == Code::kReduceFailed;  // else only a get has an answer
+  if (has_failed && reduce.source_count - reduce.lost.size() >= reduce.count) {
+    judge(reduce.object, "lost sources are not named: " + what);
   }
 }
 

@@ -184,6 +184,17 @@ TEST_F(CheckerTest, AReduceThatFailsThoughEnoughIsLeftIsSeen) {
   expect("enough sources are left");
 }
 
+TEST_F(CheckerTest, AFailedReduceThatNamesTooFewLostSourcesIsSeen) {
+  Request& one = begin_reduce(2);
+  one.sources[1].failed = true;
+  one.lost = {1};
+  fail_request(one, Code::kReduceFailed);
+  expect_nothing();
+  one.lost.clear();
+  fail_request(one, Code::kReduceFailed);
+  expect("lost sources are not named");
+}
+
 TEST_F(CheckerTest, AFullStoreAndACancellationNeedAReason) {
   put(kA);
   fail_request(request(Verb::kGet, kA), Code::kStoreFull);

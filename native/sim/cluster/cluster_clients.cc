@@ -272,8 +272,9 @@ void Cluster::handle_answer(Request& request, const Reply& reply) {
     return;
   }
   request.answered = now();
-  if (const auto* error = std::get_if<Error>(&reply)) {
-    request.error = *error;
+  if (auto error = error_of(reply)) {
+    request.error = std::move(error);
+    if (const auto* failed = std::get_if<ReduceFailed>(&reply)) request.lost = failed->lost;
     if (request.maps)
       command(request, CancelCommand{request.object});  // it has unmapped what it wrote
     checker_.check_error(request, now());

@@ -180,6 +180,9 @@ std::string describe(const Reply& reply) {
           [](const Error& e) {
             return Line("Error").add("code", static_cast<std::uint64_t>(e.code)).add(e.text).str();
           },
+          [](const ReduceFailed& r) {
+            return Line("ReduceFailed").list("lost", r.lost).add(r.text).str();
+          },
       },
       reply);
 }

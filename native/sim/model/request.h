@@ -45,6 +45,7 @@ struct Request {
   Share share;
   std::vector<ReduceSource> sources;   // in the order of arrival
   std::vector<std::uint32_t> members;  // as answered
+  std::vector<std::uint32_t> lost;     // as answered, if too few sources are left
 
   [[nodiscard]] bool is_pending() const { return !answered && !abandoned; }
   [[nodiscard]] bool has_value() const { return answered && !error; }

@@ -127,11 +127,17 @@ void fields(A& a, Of<A, Error> m) {
   a.enumeration(m.code, kCodeCount);
   a.text(m.text, kErrorTextBytesMax);
 }
+template <typename A>
+void fields(A& a, Of<A, ReduceFailed> m) {
+  numbers(a, m.lost, kReduceSourcesMax);
+  a.text(m.text, kErrorTextBytesMax);
+}
 
 constexpr LocalType type_of(const Reserved&) { return LocalType::kReserved; }
 constexpr LocalType type_of(const Fetched&) { return LocalType::kFetched; }
 constexpr LocalType type_of(const Reduced&) { return LocalType::kReduced; }
 constexpr LocalType type_of(const Done&) { return LocalType::kDone; }
 inline LocalType type_of(const Error&) { return LocalType::kError; }
+inline LocalType type_of(const ReduceFailed&) { return LocalType::kReduceFailed; }
 
 }  // namespace hoplite::wire

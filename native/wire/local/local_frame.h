@@ -36,7 +36,8 @@ enum class LocalType : std::uint8_t {
   kReduced = 34,
   kDone = 35,
   kError = 36,
-  kLastReply = kError,  // raise it with each new reply
+  kReduceFailed = 37,
+  kLastReply = kReduceFailed,  // raise it with each new reply
 };
 
 struct LocalHeader {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "wire/frame.h"
 
 namespace hoplite {
 namespace {
@@ -45,6 +46,7 @@ std::vector<ByteVector> all_encoded() {
   add_reply(Reduced{{1, 2, 5}});
   add_reply(Done{});
   add_reply(Error{Code::kObjectLost, "gone"});
+  add_reply(ReduceFailed{{1, 5}, "needs 3 of 4 sources"});
   return all;
 }
 
@@ -104,6 +106,18 @@ TEST(LocalFrame, FieldsLandWhereTheyBelong) {
   const auto& heard = std::get<ReduceSourceCommand>(command.body);
   EXPECT_EQ(heard.target, said.target);
   EXPECT_EQ(heard.source, said.source);
+}
+
+TEST(LocalFrame, AFailedReduceNamesItsLostSourcesBeyondTheEndOfItsText) {
+  ReduceFailed said{{}, std::string(kErrorTextBytesMax + 1, 'x')};
+  for (std::uint32_t index = 0; index < kReduceSourcesMax; ++index) said.lost.push_back(index);
+  ByteVector bytes;
+  encode(LocalReply{RequestId{5}, said}, 0, bytes);
+  auto frame = decode(bytes);
+  ASSERT_TRUE(frame);
+  const auto& heard = std::get<ReduceFailed>(std::get<LocalReply>(*frame).reply);
+  EXPECT_EQ(heard.lost, said.lost);
+  EXPECT_EQ(heard.text.size(), kErrorTextBytesMax);
 }
 
 TEST(LocalFrame, AnInlinePutNamesItsPayload) {

@@ -17,10 +17,19 @@ ReduceReport failure_of(const ReduceState& state, NodeId caller) {
   ReduceReport failure;
   failure.target = state.target;
   failure.target_epoch = state.target_epoch;
+  failure.lost = state.lost;
   failure.caller = caller;
   failure.code = state.code;
   failure.text = state.text;
   return failure;
+}
+
+// `lost`: the indices that the planner names. Only those of the call's sources reach its client.
+Reply reply_of(Code code, const std::string& text, std::vector<std::uint32_t> lost,
+               std::uint32_t source_count) {
+  if (code != Code::kReduceFailed) return Error{code, text};
+  std::erase_if(lost, [&](std::uint32_t index) { return index >= source_count; });
+  return ReduceFailed{std::move(lost), text};
 }
 
 }  // namespace
@@ -52,7 +61,9 @@ void Calls::handle_reduce(const Waiter& waiter, const ReduceCommand& reduce) {
         waiter, Error{Code::kDuplicateObject, name + ": its target is in use already"});
   }
   if (const auto failed = failed_.find(reduce.target); failed != failed_.end()) {
-    return engine_.outgoing.reply(waiter, Error{failed->second.code, failed->second.text});
+    const ReduceReport& failure = failed->second;
+    return engine_.outgoing.reply(
+        waiter, reply_of(failure.code, failure.text, failure.lost, reduce.source_count));
   }
   Call& call = calls_[reduce.target];
   call.waiter = waiter;
@@ -247,7 +258,8 @@ void Calls::answer_call(const ReduceState& state) {
     // A cancelled target has a deletion record and needs no record of its failure.
     const bool is_kept = state.caller == engine_.config.node && state.code != Code::kCancelled;
     if (is_kept) failed_[state.target] = failure_of(state, engine_.config.node);
-    engine_.outgoing.reply(call->second.waiter, Error{state.code, state.text});
+    engine_.outgoing.reply(call->second.waiter, reply_of(state.code, state.text, state.lost,
+                                                         call->second.want.source_count));
     end_call(state.target);
   }
 }
