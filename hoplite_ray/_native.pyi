@@ -162,6 +162,9 @@ class Client:
         Say that an object's owner has died: it may be read until its memory is needed.
         """
 
+    def echo(self) -> Request:
+        """Ask for an answer that comes behind those that the node can give now."""
+
     def reduce(self, target: bytes, *, op: int, source_count: int, count: int, everywhere: bool = False, deterministic: bool = False, share: tuple[int, int, int, bytes, Sequence[tuple[int, int]]] | None = None) -> Request:
         """
         Combine the first `count` confirmed sources into `target`; of each its `share` only: bytes of a source, offset in it, the source on whose node it is folded, layout and parts.

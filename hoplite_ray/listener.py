@@ -14,6 +14,7 @@ from hoplite_ray.errors import NodeLostError
 from hoplite_ray.progress import ProgressLine, should_show
 
 _WAIT_S = 3600.0  # of one wait; closing the client ends it at once
+_ECHO_S = 1.0  # a node that runs answers within milliseconds
 
 
 class Listener:
@@ -52,6 +53,14 @@ class Listener:
     def wait_all(self, requests: Sequence[_native.Request], timeout_s: float) -> int | None:
         """Wait as `_native.Client.wait_all` does, on the caller's thread."""
         return self._client.wait_all(requests, timeout_s)
+
+    def await_echo(self) -> None:
+        """Wait until the node has given the answers that it can give without waiting.
+
+        A node that does not answer is waited for at most a second.
+        """
+        with suppress(NodeLostError):  # then all operations have ended
+            self._client.echo().wait(_ECHO_S)
 
     def shortage(self) -> str:
         """Return why the node's view can't change, or "" if it can; many operations wait for it."""

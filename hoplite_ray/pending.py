@@ -13,7 +13,8 @@ from hoplite_ray import _native, process_end  # noqa: F401 - releases native obj
 from hoplite_ray.errors import GetTimeoutError, InvalidArgumentError
 from hoplite_ray.listener import Listener
 from hoplite_ray.progress import SHOWN_AFTER_S, DelayedLine, ProgressLine
-from hoplite_ray.values.layout import checked_id, checked_timeout, short_name
+from hoplite_ray.values.deadlines import checked_timeout, deadline_in, left_s
+from hoplite_ray.values.layout import checked_id, short_name
 
 T = TypeVar("T")
 
@@ -50,16 +51,18 @@ class Pending(Generic[T]):
         self._began_s = time.monotonic()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the operation has succeeded or failed; return False after `timeout_s`."""
-        timeout_s = checked_timeout(timeout_s)
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        """Wait until the operation has succeeded or failed; return False after `timeout_s`.
+
+        With 0 it looks whether the node's answer has come, and asks the node for nothing.
+        """
+        deadline = deadline_in(timeout_s)
         line = DelayedLine(self._line, self._began_s + SHOWN_AFTER_S)
         try:
             while True:
-                left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
-                if self._request.wait(min(_STEP_S, max(0.0, left_s))):
+                left = left_s(deadline)
+                if self._request.wait(_STEP_S if left is None else min(_STEP_S, left)):
                     return True
-                if left_s <= 0:
+                if left == 0:
                     return False
                 line.poll()
         finally:
@@ -86,10 +89,13 @@ class Pending(Generic[T]):
         """Wait for the operation, and return its result. REQUIRES: not called before.
 
         Raises:  GetTimeoutError after `timeout_s`, or what the operation failed with. A timeout and
-                 Ctrl-C cancel the operation.
+                 Ctrl-C cancel the operation. With 0 the node is asked what it has by now.
         """
         try:
             finished = self.wait(timeout_s)
+            if not finished and timeout_s == 0:
+                self._listener.await_echo()
+                finished = self.wait(0)
         except BaseException:
             self._request.cancel()
             raise
@@ -107,8 +113,13 @@ class Pending(Generic[T]):
     async def result_without_line(self, timeout_s: float | None) -> T:
         """Like `result_async`, but without a line that shows the progress."""
         try:
-            async with asyncio.timeout(checked_timeout(timeout_s)):
+            limit_s = checked_timeout(timeout_s)
+            if limit_s == 0:  # a timeout of asyncio would end before the answer comes
+                return await asyncio.to_thread(Pending.result, self, limit_s)
+            async with asyncio.timeout(limit_s):
                 await self._wait_ended()
+        except GetTimeoutError:
+            raise
         except TimeoutError:
             raise self.time_out() from None
         except BaseException:
@@ -274,16 +285,17 @@ def wait_for_failure(pending: Sequence[Pending[Any]], timeout_s: float | None) -
         raise InvalidArgumentError(
             "these requests are of several stores; wait for those of one store at a time"
         )
-    timeout_s = checked_timeout(timeout_s)
-    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    deadline = deadline_in(timeout_s)
+    if timeout_s == 0 and pending:
+        pending[0]._listener.await_echo()
     line = DelayedLine(lambda: _line_of(pending), time.monotonic() + SHOWN_AFTER_S)
     try:
         while pending:
-            left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
-            ended = pending[0].wait_all(pending, min(_STEP_S, max(0.0, left_s)))
+            left = left_s(deadline)
+            ended = pending[0].wait_all(pending, _STEP_S if left is None else min(_STEP_S, left))
             if ended is not None:
                 return ended if ended < len(pending) else None
-            if left_s <= 0:
+            if left == 0:
                 late = next((each for each in pending if not each.wait(0)), None)
                 if late is not None:
                     raise late.time_out()
@@ -295,6 +307,13 @@ def wait_for_failure(pending: Sequence[Pending[Any]], timeout_s: float | None) -
 
 async def results_async(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> list[T]:
     """Like `results`, but awaitable; cancelling it cancels all operations."""
+    if timeout_s == 0:
+        try:
+            return await asyncio.to_thread(results, pending, timeout_s)
+        except asyncio.CancelledError:
+            for each in pending:
+                each.cancel()
+            raise
     tasks = [asyncio.ensure_future(each.result_without_line(timeout_s)) for each in pending]
     try:
         async with show_progress(pending):

@@ -196,9 +196,9 @@ def _add_options(sub: argparse.ArgumentParser, name: str) -> None:
         )
         add(
             "--timeout-s",
-            type=_seconds,
+            type=_seconds_or_0,
             default=60.0,
-            help="seconds to wait until the node is drained; default: 60",
+            help="seconds to wait until the node is drained; 0 only begins it; default: 60",
         )
     else:
         add(
@@ -230,6 +230,13 @@ def _seconds(text: str) -> float:
         if 0 < (value := float(text)) < 86400:
             return value
     raise argparse.ArgumentTypeError(f"{text} is not above 0 and below 86400 s")
+
+
+def _seconds_or_0(text: str) -> float:
+    with suppress(ValueError):
+        if 0 <= (value := float(text)) < 86400:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not from 0 to below 86400 s")
 
 
 def _port(text: str) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Literal
 
 from hoplite_ray.errors import InvalidArgumentError
@@ -388,18 +388,4 @@ def checked_incarnation(incarnation: int, *, least: int = 1) -> int:
     raise InvalidArgumentError(
         f"an incarnation is an int from {least} to {(1 << 32) - 1}, not {incarnation!r}; "
         "a later attempt's is higher"
-    )
-
-
-def checked_timeout(timeout_s: float | None) -> float | None:
-    """Return `timeout_s` as it is.
-
-    Raises:  InvalidArgumentError unless it is a number of seconds, or None.
-    """
-    if timeout_s is None:
-        return None
-    if isinstance(timeout_s, Real) and not isinstance(timeout_s, bool) and timeout_s >= 0:
-        return timeout_s
-    raise InvalidArgumentError(
-        f"timeout_s is {timeout_s!r}; it takes seconds, or None to wait without a limit"
     )

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 
 from hoplite_ray.errors import WorldTimeoutError
-from hoplite_ray.worlds.core.checks import check_timeout
+from hoplite_ray.values.deadlines import checked_timeout
 from hoplite_ray.worlds.core.events import Cause, EventKind, State, WorldEvent
 from hoplite_ray.worlds.core.waiting import Deadline, Turn, Waits, run_async, run_blocking
 
@@ -102,7 +102,7 @@ class EventStream:
             each.end()
 
     def _next(self, timeout_s: float | None) -> Waits[WorldEvent | None]:
-        check_timeout(timeout_s)
+        checked_timeout(timeout_s)
         deadline = Deadline(timeout_s)
         while True:
             with self._lock:

@@ -15,7 +15,8 @@ from typing import Self
 from weakref import WeakKeyDictionary
 
 from hoplite_ray.errors import InvalidArgumentError, UnusableAfterForkError, WorldError
-from hoplite_ray.worlds.core.checks import check_timeout, check_whole
+from hoplite_ray.values.deadlines import checked_timeout
+from hoplite_ray.worlds.core.checks import check_whole
 from hoplite_ray.worlds.core.waiting import run_async, running_loop
 from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, WorldEvent
 from hoplite_ray.worlds.gpu.nccl import find_ability
@@ -133,7 +134,7 @@ class WorldManager:
                  "auto" has it if all members use a GPU when they join, "nccl" has it or raises.
                  Arrays of the CPU then go as with "auto". The GPU is the calling thread's current
                  one.
-                 timeout_s: seconds to wait for the other members.
+                 timeout_s: seconds to wait for the other members; 0 raises.
         Returns: the world, when all members are there.
         Raises:  WorldTimeoutError that says which ranks have not come; WorldError for a join that
                  can't succeed, for example at a rank that another process has; StaleEpochError if
@@ -365,7 +366,7 @@ class WorldManager:
     ) -> _Joining:
         self._check_usable()
         check_name(name)
-        check_timeout(timeout_s)
+        checked_timeout(timeout_s)
         rank, size = check_whole("rank", rank), check_whole("size", size)
         if not 0 <= rank < size:
             raise InvalidArgumentError(f"rank={rank} is not one of size={size}: 0 to {size - 1}")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 import numpy as np
 
 from hoplite_ray.errors import HopliteError, WorldTimeoutError
+from hoplite_ray.values.deadlines import checked_timeout
 from hoplite_ray.worlds.collectives import Collectives
-from hoplite_ray.worlds.core.checks import check_timeout
 from hoplite_ray.worlds.core.waiting import PENDING, Waits, run_async, run_blocking
 from hoplite_ray.worlds.events import EventStream, State
 from hoplite_ray.worlds.ops.membership import Membership
@@ -305,7 +305,7 @@ class World(Collectives):
     def begin_leave(self, timeout_s: float | None) -> Waits[None]:
         """Leave, and release all that the world has, also if leaving fails."""
         self.membership.check_usable()
-        check_timeout(timeout_s)
+        checked_timeout(timeout_s)
         if self._state is State.CLOSED:
             return
         self._state = State.LEAVING

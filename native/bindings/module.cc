@@ -139,6 +139,10 @@ struct PyClient : Handle {
     return wrap(without_gil([&](Client& c) { return c.orphan(object, Incarnation{upto}); }));
   }
 
+  PyRequest echo() {
+    return wrap(without_gil([](Client& c) { return c.echo(); }));
+  }
+
   PyRequest reduce(const nb::bytes& target, int op, std::uint32_t source_count, std::uint32_t count,
                    bool everywhere, bool deterministic, const std::optional<PyShare>& share) {
     ReduceCommand wanted{.target = to_object_id(target),
@@ -358,6 +362,8 @@ void bind_client(nb::module_& m) {
            "Delete an object everywhere; with `upto`, its incarnations up to that one.")
       .def("orphan", &PyClient::orphan, "object_id"_a, "upto"_a = 0,
            "Say that an object's owner has died: it may be read until its memory is needed.")
+      .def("echo", &PyClient::echo,
+           "Ask for an answer that comes behind those that the node can give now.")
       .def("reduce", &PyClient::reduce, "target"_a, nb::kw_only(), "op"_a, "source_count"_a,
            "count"_a, "everywhere"_a = false, "deterministic"_a = false, "share"_a = nb::none(),
            "Combine the first `count` confirmed sources into `target`; of each its `share` only: "

@@ -149,6 +149,8 @@ Result<RequestHandle> Client::orphan(ObjectId object, Incarnation upto) {
   return attachment_->begin_request(object, OrphanCommand{object, upto});
 }
 
+Result<RequestHandle> Client::echo() { return attachment_->begin_request({}, EchoCommand{}); }
+
 Result<RequestHandle> Client::reduce(const ReduceCommand& wanted) {
   if (wanted.count == 0 || wanted.count > wanted.source_count ||
       wanted.source_count > kReduceSourcesMax) {

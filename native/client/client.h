@@ -82,6 +82,9 @@ class Client {
   // Ends with Done.
   [[nodiscard]] Result<RequestHandle> orphan(ObjectId object, Incarnation upto = Incarnation{0});
 
+  // Ends with Done, after each earlier request that the node can answer without waiting.
+  [[nodiscard]] Result<RequestHandle> echo();
+
   // Ends with Reduced when `count` of `source_count` sources are in and committed.
   [[nodiscard]] Result<RequestHandle> reduce(const ReduceCommand& wanted);
   // Names source `index` of that reduce; the order of the calls with `confirmed` is the order of

@@ -17,7 +17,7 @@ namespace {
 constexpr std::array<std::string_view, std::variant_size_v<CommandBody>> kCommands{
     "PutCommand",    "WroteCommand",        "GetCommand",    "ReleaseCommand",    "DeleteCommand",
     "ReduceCommand", "ReduceSourceCommand", "CancelCommand", "ClientLostCommand", "SetViewCommand",
-    "ListCommand",   "OrphanCommand",       "DrainCommand"};
+    "ListCommand",   "OrphanCommand",       "DrainCommand",  "EchoCommand"};
 constexpr std::array<std::string_view, std::variant_size_v<PeerMessage>> kMessages{
     "Claim",     "Delete",      "Locate",    "ReduceWant", "ReduceReport", "ResyncDone",
     "Grant",     "Located",     "Push",      "PushTo",     "Lost",         "Drop",

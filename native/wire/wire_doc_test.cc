@@ -122,7 +122,8 @@ TEST(WireDoc, EveryFrameHasItsRow) {
       {LocalType::kDone, "Done"},
       {LocalType::kError, "Error"},
       {LocalType::kOrphan, "Orphan"},
-      {LocalType::kReduceFailed, "ReduceFailed"}};
+      {LocalType::kReduceFailed, "ReduceFailed"},
+      {LocalType::kEcho, "Echo"}};
   // Four commands are no client's; Attach and Attached are neither commands nor replies.
   EXPECT_EQ(local_frames.size(),
             std::variant_size_v<CommandBody> - 4 + std::variant_size_v<Reply> + 2);

@@ -18,6 +18,7 @@ from hoplite_ray.errors import (
     NodeLostError,
     ObjectLostError,
     StoreFullError,
+    WrongTypeError,
 )
 from hoplite_ray.store import Store, new_id
 from hoplite_ray.values.layout import Layout
@@ -236,12 +237,39 @@ def test_arguments_are_checked_at_the_edge(three: Nodes) -> None:
 
 @pytest.mark.parametrize("timeout_s", [-1, float("nan"), "5", True])
 def test_a_limit_is_a_number_of_seconds(three: Nodes, timeout_s: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"timeout_s is .*; it takes seconds, or None"):
+    kind = WrongTypeError if isinstance(timeout_s, str | bool) else InvalidArgumentError
+    with pytest.raises(kind, match=r"timeout_s is .*; it takes .*seconds, or None"):
         three[0].get(new_id(), timeout_s=timeout_s)
-    with pytest.raises(InvalidArgumentError, match=r"timeout_s is .*; it takes seconds, or None"):
+    with pytest.raises(kind, match=r"timeout_s is .*; it takes .*seconds, or None"):
         three[0].gather([new_id()], timeout_s=timeout_s)
-    with pytest.raises(InvalidArgumentError, match=r"timeout_s is .*; it takes seconds, or None"):
+    with pytest.raises(kind, match=r"timeout_s is .*; it takes .*seconds, or None"):
         asyncio.run(three[0].get_async(new_id(), timeout_s=timeout_s))
+
+
+@pytest.mark.parametrize("size_bytes", [8, MIB])
+def test_a_limit_of_0_takes_what_the_node_has_and_nothing_else(
+    three: Nodes, size_bytes: int
+) -> None:
+    array, store = numbers(size_bytes), three[0]
+    object_id = new_id()
+    store.put(object_id, array, timeout_s=0)
+    np.testing.assert_array_equal(store.get(object_id, timeout_s=0), array)
+    for value in store.gather([object_id, object_id], timeout_s=0):
+        np.testing.assert_array_equal(value, array)
+    np.testing.assert_array_equal(asyncio.run(store.get_async(object_id, timeout_s=0)), array)
+    (value,) = asyncio.run(store.gather_async([object_id], timeout_s=0))
+    np.testing.assert_array_equal(value, array)
+    absent = new_id()
+    for call in (
+        lambda: store.get(absent, timeout_s=0),
+        lambda: store.gather([object_id, absent], timeout_s=0),
+        lambda: asyncio.run(store.get_async(absent, timeout_s=0)),
+        lambda: asyncio.run(store.gather_async([object_id, absent], timeout_s=0)),
+        lambda: store.reduce(new_id(), [absent], timeout_s=0),
+    ):
+        with pytest.raises(GetTimeoutError):
+            call()
+    store.delete(object_id, timeout_s=0)
 
 
 @pytest.mark.parametrize("incarnation", [-1, 0, 1 << 32, 1.0, "1", None, True])

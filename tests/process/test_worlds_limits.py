@@ -60,6 +60,34 @@ def test_what_was_taken_back_leaves_nothing_behind(crew: Crew, transport: str) -
     crew.together(time_out_first)
 
 
+async def look_for_a_message(here: Here, rank: int, size: int) -> None:
+    """A play: rank 1 takes by a limit of 0 what has come, awaiting and blocking."""
+    world = here.worlds["w"]
+    if rank == 0:
+        for number in range(2):
+            await world.send_async(np.full(4, number), dst=1)
+        return
+    for number in range(2):
+        while True:  # ends at the runner's limit
+            try:
+                if number == 0:
+                    message = await world.recv_async(src=0, timeout_s=0)
+                else:
+                    message = world.recv(src=0, timeout_s=0)
+                break
+            except worlds.WorldTimeoutError:
+                await asyncio.sleep(0.001)
+        assert message[0] == number
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_limit_of_0_takes_what_has_come(crew: Crew, transport: str) -> None:
+    crew.muster(2)
+    address = free_address()
+    crew.together(join_by, "w", address, transport)
+    crew.together(look_for_a_message)
+
+
 async def join_by(
     here: Here, rank: int, size: int, name: str, address: str, transport: str
 ) -> None:

@@ -45,6 +45,23 @@ def test_a_limit_that_runs_out_names_the_object_and_its_state(cluster: RayCluste
         hop.sources(hop.reduce([pending]), timeout_s=0.2)
 
 
+@pytest.mark.parametrize("extent", [4, LARGE])
+def test_a_limit_of_0_takes_what_is_here(cluster: RayCluster, extent: int) -> None:
+    hop.get(hop.put(np.zeros(1)))  # this process has its node
+    ref = hop.put(np.ones(extent), timeout_s=0)
+    pending = Never.remote().ends.remote()
+    assert hop.get(ref, timeout_s=0).sum() == extent
+    assert [each.sum() for each in hop.get([ref, ref], timeout_s=0)] == [extent, extent]
+    assert asyncio.run(hop.get_async(ref, timeout_s=0)).sum() == extent
+    assert hop.wait([ref, pending], timeout_s=0) == ([ref], [pending])
+    for refs in (pending, [ref, pending]):
+        with pytest.raises(hop.GetTimeoutError, match="is not there after 0 s"):
+            hop.get(refs, timeout_s=0)
+        with pytest.raises(hop.GetTimeoutError, match="is not there after 0 s"):
+            asyncio.run(hop.get_async(refs, timeout_s=0))
+    hop.delete(ref, timeout_s=0)
+
+
 @pytest.mark.parametrize("how", ["get", "get_async"])
 @pytest.mark.parametrize("made", ["put", "result", "gathered"])
 def test_a_loss_is_heard_behind_what_is_pending(cluster: RayCluster, how: str, made: str) -> None:

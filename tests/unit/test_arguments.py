@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import Any
 
 import numpy as np
@@ -11,21 +10,12 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
+from hoplite_ray.errors import WrongTypeError
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.surface import arguments, awaiting
-from hoplite_ray.plugin.surface.arguments import deadline_of, source_refs
+from hoplite_ray.plugin.surface.arguments import source_refs
 from hoplite_ray.values.layout import Layout
-
-
-def test_an_infinite_limit_is_none() -> None:
-    assert deadline_of(math.inf) is None
-    assert deadline_of(None) is None
-    assert deadline_of(0) is not None
-    for wrong in (math.nan, -math.inf, -1):
-        with pytest.raises(InvalidArgumentError, match="takes 0 or more seconds"):
-            deadline_of(wrong)
 
 
 class Ref:

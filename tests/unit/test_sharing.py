@@ -20,13 +20,15 @@ from hoplite_ray.errors import GetTimeoutError, NodeLostError
 from hoplite_ray.plugin.handle import fetching
 from hoplite_ray.plugin.handle.fetching import PendingValue
 from hoplite_ray.plugin.node.start import NodePlace
-from hoplite_ray.plugin.process import attachment, sharing
+from hoplite_ray.plugin.process import attachment
 from hoplite_ray.plugin.process.anchors import AnchorSupply
 from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.process.sharing import SharedCall
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
+from hoplite_ray.values import deadlines
 from hoplite_ray.values.codec import encode
+from hoplite_ray.values.deadlines import deadline_in
 
 STORE = SimpleNamespace(is_alive=True)
 NOW = 0.0  # a deadline that has passed
@@ -83,7 +85,7 @@ def test_callers_of_the_moment_have_one_call(slow: Slow) -> None:
 
 @pytest.mark.parametrize("timeout_s", [None, math.inf, 1e300])
 def test_a_limit_may_be_longer_than_any_clock(timeout_s: float | None) -> None:
-    assert shared(lambda: 7).result(sharing.deadline_in(timeout_s)) == 7
+    assert shared(lambda: 7).result(deadline_in(timeout_s)) == 7
 
 
 def test_a_call_that_fails_is_made_again_for_the_next_caller() -> None:
@@ -134,7 +136,7 @@ def test_limits_hold_while_the_node_is_between_two_lives(
 def test_each_try_has_what_is_left_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Case review_02."""
     clock = SimpleNamespace(now_s=100.0)
-    monkeypatch.setattr(sharing, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     here = Attachment.__new__(Attachment)
     here._store = STORE  # type: ignore[assignment]
     left: list[float | None] = []

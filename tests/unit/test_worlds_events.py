@@ -58,7 +58,7 @@ async def test_a_wait_that_is_cancelled_or_too_short_loses_nothing_and_leaves_no
     assert not stream._waiting
     stream.tell(event(1))
     assert (await anext(stream)).rank == 1
-    with pytest.raises(InvalidArgumentError, match="timeout_s=-1 is no limit"):
+    with pytest.raises(InvalidArgumentError, match="timeout_s is -1; it takes 0 or more seconds"):
         await stream.next_async(timeout_s=-1)
 
 

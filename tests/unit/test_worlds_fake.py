@@ -307,8 +307,11 @@ async def test_mistakes_of_a_caller_cost_the_world_nothing() -> None:
             (lambda: first.send_async(array, dst="1"), "dst='1' is a str"),
             (lambda: first.recv_async(src=None), "src=None is a NoneType"),
             (lambda: first.recv_async(array, src=1.0), "src=1.0 is a float"),
-            (lambda: first.send_async(array, dst=1, timeout_s="1"), "timeout_s='1' is a str"),
-            (lambda: first.barrier_async(timeout_s=-1), "timeout_s=-1 is no limit"),
+            (lambda: first.send_async(array, dst=1, timeout_s="1"), "timeout_s is a str"),
+            (
+                lambda: first.barrier_async(timeout_s=-1),
+                "timeout_s is -1; it takes 0 or more",
+            ),
             (
                 lambda: first.send_async(np.ma.array(array, mask=[1, 0, 0]), dst=1),
                 "mask is not carried",

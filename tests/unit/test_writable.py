@@ -13,10 +13,10 @@ from hoplite_ray.errors import GetTimeoutError, NodeLostError
 from hoplite_ray.pending import Pending
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.handle.writable import Writable
-from hoplite_ray.plugin.process.sharing import deadline_in
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.surface import api, arguments, awaiting
 from hoplite_ray.unsealed import Unsealed
+from hoplite_ray.values.deadlines import deadline_in
 from hoplite_ray.values.layout import Layout
 
 SHORT_S = 0.05

@@ -38,9 +38,9 @@ from hoplite_ray.errors import (
 )
 from hoplite_ray.pending import Pending, ReceivedObject
 from hoplite_ray.plugin.process.attachment import attachment
-from hoplite_ray.plugin.process.sharing import deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
+from hoplite_ray.values.deadlines import deadline_in, left_s
 from hoplite_ray.values.layout import OBJECT_ID_BYTES
 
 _logger = logging.getLogger("hoplite_ray.collective")

@@ -28,10 +28,10 @@ from hoplite_ray.plugin.handle.operators import Operators
 from hoplite_ray.plugin.handle.writable import Writable
 from hoplite_ray.plugin.process import ids
 from hoplite_ray.plugin.process.attachment import Attachment, attachment, is_attached
-from hoplite_ray.plugin.process.sharing import deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.values.codec import Encoded
+from hoplite_ray.values.deadlines import deadline_in, left_s
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import Layout, short_name
 

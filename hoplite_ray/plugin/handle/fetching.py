@@ -16,13 +16,14 @@ from hoplite_ray.plugin.process.attachment import (
     RayObjectLostError,
     attachment,
 )
-from hoplite_ray.plugin.process.sharing import deadline_in, left_s
 from hoplite_ray.values.codec import Encoded, decode
+from hoplite_ray.values.deadlines import deadline_in, left_s
 from hoplite_ray.values.layout import short_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_CALL_S = 1.0  # of a call that waits for nothing: a thread is free within milliseconds
 _STALE_S = 0.02  # between looks for the bytes of a later attempt
 
 
@@ -31,9 +32,11 @@ async def in_thread(
 ) -> T:
     """Call `function` on another thread and return its result, by `deadline`.
 
+    With a deadline that has passed, it calls a `function` that waits for nothing all the same.
     Raises: any error of `function`; GetTimeoutError at `deadline`, also if no thread is free.
     """
-    scope = asyncio.timeout(left_s(deadline))
+    left = left_s(deadline)
+    scope = asyncio.timeout(_CALL_S if left == 0 else left)
     began_s = time.monotonic()
     try:
         async with scope:

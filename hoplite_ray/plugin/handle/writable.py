@@ -10,10 +10,10 @@ from typing import Any
 
 from hoplite_ray.errors import GetTimeoutError, HopliteError, NodeLostError
 from hoplite_ray.plugin.process.attachment import Attachment
-from hoplite_ray.plugin.process.sharing import deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.unsealed import Unsealed
 from hoplite_ray.values.codec import encode
+from hoplite_ray.values.deadlines import deadline_in, left_s
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import Layout, short_name
 

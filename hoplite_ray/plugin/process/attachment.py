@@ -31,11 +31,12 @@ from hoplite_ray.plugin.process import ids, job_options
 from hoplite_ray.plugin.process.anchors import AnchorSupply
 from hoplite_ray.plugin.process.journal import Journal
 from hoplite_ray.plugin.process.reaper import Reaper
-from hoplite_ray.plugin.process.sharing import SharedCall, deadline_in, left_s
+from hoplite_ray.plugin.process.sharing import SharedCall
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client.client import ask_any, name_guest, steward_of
 from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
 from hoplite_ray.values.codec import Encoded
+from hoplite_ray.values.deadlines import deadline_in, left_s
 
 _PUTS_KNOWN_MAX = 16_384  # of some 200 bytes each; a get of an older put asks Ray for its handle
 _BEGIN_S = 60.0  # of a steward's start, beyond which the call waits at the steward

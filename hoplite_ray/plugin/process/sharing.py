@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -11,18 +10,9 @@ from threading import TIMEOUT_MAX
 from typing import Generic, TypeVar
 
 from hoplite_ray.errors import GetTimeoutError
+from hoplite_ray.values.deadlines import left_s
 
 T = TypeVar("T")
-
-
-def left_s(deadline: float | None) -> float | None:
-    """Return the seconds until `deadline` of the monotonic clock; None if there is none."""
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-
-def deadline_in(timeout_s: float | None) -> float | None:
-    """Return the monotonic clock's time in `timeout_s`; None if that is None or infinite."""
-    return None if timeout_s is None or math.isinf(timeout_s) else time.monotonic() + timeout_s
 
 
 class SharedCall(Generic[T]):

@@ -26,10 +26,10 @@ from hoplite_ray.plugin.process.attachment import (
     is_attached,
     need_ray,
 )
-from hoplite_ray.plugin.process.sharing import left_s
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed, ref_of
+from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed, ref_of
 from hoplite_ray.values.codec import Encoded, encode
+from hoplite_ray.values.deadlines import deadline_in, left_s
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import Layout, short_name
 
@@ -57,7 +57,7 @@ def put(value: Any, *, timeout_s: float | None = None) -> Ref:
         ref = hop.put({"w": np.ones(3), "b": np.zeros(1)})
         assert hop.get(ref)["w"].sum() == 3
     """
-    deadline = deadline_of(timeout_s)
+    deadline = deadline_in(timeout_s)
     if isinstance(value, Array):
         return ref_of(value, deadline)
     encoded = encode_value(value)
@@ -112,7 +112,7 @@ def array(value: Any, *, timeout_s: float | None = None) -> Array:
 
         assert hop.get(double.remote(hop.put(np.ones(3)))).sum() == 6
     """
-    deadline = deadline_of(timeout_s)
+    deadline = deadline_in(timeout_s)
     if isinstance(value, Array):
         value._seal(deadline)
         return value
@@ -146,7 +146,7 @@ def empty(
         filled[...] = 1
         assert hop.get(hop.put(filled)).sum() == 6
     """
-    deadline_of(timeout_s)
+    deadline_in(timeout_s)
     return arrays.make_empty(shape, dtype, kind, timeout_s)
 
 
@@ -161,8 +161,8 @@ def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) 
     end it. After a second a terminal or a notebook shows how far it is.
 
     Args:    refs: one ref or Array, or several.
-             timeout_s: seconds to wait for all of them; None waits without a limit. A `timeout_s`
-             of 0 is too short for a question to the node.
+             timeout_s: seconds to wait for all of them; None waits without a limit. With 0 it
+             returns what is whole on this node and already known to this process.
     Returns: the value, or the list of values. Each is the caller's own: writing into it changes
              nothing else. A gather's result is the list of its values.
     Raises:  GetTimeoutError naming the object and its state; what the task raised; ObjectLostError.
@@ -172,7 +172,7 @@ def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) 
         refs = [hop.put(np.full(2, number)) for number in range(3)]
         assert [value.sum() for value in hop.get(refs, timeout_s=60)] == [0, 2, 4]
     """
-    deadline = deadline_of(timeout_s)
+    deadline = deadline_in(timeout_s)
     pending = _begin_all(begin_fetches(gettables(refs, "get"), deadline), deadline, timeout_s)
     fetched = dict(zip(flat := fetches_in(pending), results(flat, deadline), strict=True))
     values = [_value_of(each, fetched) for each in pending]
@@ -348,7 +348,7 @@ def wait(
         total = hop.reduce([hop.put(np.ones(3)), hop.put(np.ones(3))])
         assert hop.wait([total], timeout_s=60) == ([total], [])
     """
-    deadline = deadline_of(timeout_s)
+    deadline = deadline_in(timeout_s)
     need_ray()
     limit_s = None if deadline is None else timeout_s
     ready, pending = ray.wait(
@@ -373,7 +373,7 @@ def delete(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = Non
         ref = hop.put(np.zeros(8))
         hop.delete(ref)
     """
-    deadline = deadline_of(timeout_s)
+    deadline = deadline_in(timeout_s)
     items = gettables(refs, "delete")
     here = attachment(deadline)
     for each in items:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar, get_args
 
@@ -19,20 +16,6 @@ from hoplite_ray.values.layout import ReduceOp
 
 Gettable: TypeAlias = "Ref | Array"
 T = TypeVar("T")
-
-
-def deadline_of(timeout_s: float | None) -> float | None:
-    """Return the end of `timeout_s` by the monotonic clock; None if there is none."""
-    if timeout_s is None:
-        return None
-    if not isinstance(timeout_s, numbers.Real) or isinstance(timeout_s, bool):
-        kind = type(timeout_s).__name__
-        raise WrongTypeError(f"timeout_s is a {kind}; it takes seconds, or None for no limit")
-    if not timeout_s >= 0:
-        raise InvalidArgumentError(
-            f"timeout_s is {timeout_s}; it takes 0 or more seconds, or None for no limit"
-        )
-    return None if math.isinf(timeout_s) else time.monotonic() + float(timeout_s)
 
 
 def gettables(refs: Gettable | Sequence[Gettable], taker: str) -> list[Gettable]:

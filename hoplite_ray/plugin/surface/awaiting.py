@@ -25,7 +25,6 @@ from hoplite_ray.plugin.handle.fetching import (
     put_async_of,
 )
 from hoplite_ray.plugin.process.attachment import Attachment, attachment, need_ray
-from hoplite_ray.plugin.process.sharing import left_s
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.surface import combining
@@ -43,8 +42,9 @@ from hoplite_ray.plugin.surface.api import (
     ray_values,
     wait,
 )
-from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed
+from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed
 from hoplite_ray.plugin.surface.combining import answer_ref, members_of
+from hoplite_ray.values.deadlines import deadline_in, left_s
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import ReduceOp
 
@@ -53,7 +53,7 @@ _AT_ONCE = 0.0  # a deadline that has passed, so that nothing waits on the event
 
 async def put_async(value: Any, *, timeout_s: float | None = None) -> Ref:
     """Like `put`, but awaitable; cancelling it releases the memory."""
-    deadline = deadline_of(timeout_s)
+    deadline = deadline_in(timeout_s)
     if isinstance(value, Array):
         return await in_thread(deadline, put, value, timeout_s=left_s(deadline))
     encoded = await in_thread(deadline, encode_value, value)
@@ -65,7 +65,7 @@ async def put_async(value: Any, *, timeout_s: float | None = None) -> Ref:
 
 async def array_async(value: Any, *, timeout_s: float | None = None) -> Array:
     """Like `array`, but awaitable; cancelling it releases the memory."""
-    deadline = deadline_of(timeout_s)
+    deadline = deadline_in(timeout_s)
     if isinstance(value, Array):
         await in_thread(deadline, value._seal, deadline)
         return value
@@ -81,7 +81,7 @@ async def get_async(refs: Gettable, *, timeout_s: float | None = None) -> Any: .
 async def get_async(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
 async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
     """Like `get`, but awaitable; cancelling it cancels the transfers."""
-    deadline = deadline_of(timeout_s)
+    deadline = deadline_in(timeout_s)
     pending: list[Any] = await in_thread(
         deadline, begin_fetches, gettables(refs, "get_async"), deadline
     )
@@ -128,7 +128,7 @@ async def delete_async(
     refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None
 ) -> None:
     """Like `delete`, but awaitable."""
-    deadline = deadline_of(timeout_s)
+    deadline = deadline_in(timeout_s)
     for each in gettables(refs, "delete_async"):
         object_id = await in_thread(deadline, find_deletable, each, deadline, timeout_s)
         await delete_async_of(object_id, deadline)
@@ -138,7 +138,7 @@ async def wait_async(
     refs: Sequence[Ref], *, num_returns: int = 1, timeout_s: float | None = None
 ) -> tuple[list[Ref], list[Ref]]:
     """Like `wait`, but awaitable."""
-    deadline = deadline_of(timeout_s)
+    deadline = deadline_in(timeout_s)
     refs = listed(refs, "wait_async")
     ready, pending = wait(refs, num_returns=num_returns, timeout_s=0)  # also refuses bad arguments
     if len(ready) == num_returns:
@@ -168,7 +168,7 @@ async def wait_async(
 
 async def sources_async(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
     """Like `sources`, but awaitable."""
-    (handle,) = await _ray_values([answer_ref(ref)], deadline_of(timeout_s), timeout_s)
+    (handle,) = await _ray_values([answer_ref(ref)], deadline_in(timeout_s), timeout_s)
     return members_of(ref, handle)
 
 
@@ -180,7 +180,7 @@ async def empty_async(
     timeout_s: float | None = None,
 ) -> Array:
     """Like `empty`, but awaitable."""
-    deadline = deadline_of(timeout_s)
+    deadline = deadline_in(timeout_s)
     here = await _attach(deadline)
     anchor = await in_thread(deadline, here.anchors.take, left_s(deadline))
     limit_s = left_s(deadline)
@@ -201,7 +201,7 @@ async def reduce_async(
     Cancelling it, or GetTimeoutError at `timeout_s`, ends the reduce: no ref of it is left.
     """
     return await in_thread(
-        deadline_of(timeout_s),
+        deadline_in(timeout_s),
         combining.reduce,
         refs,
         op=op,
@@ -220,7 +220,7 @@ async def all_reduce_async(
 ) -> Ref:
     """Like `all_reduce`, but awaitable in the way of `reduce_async`."""
     return await in_thread(
-        deadline_of(timeout_s),
+        deadline_in(timeout_s),
         combining.all_reduce,
         refs,
         op=op,
@@ -237,7 +237,7 @@ async def reduce_scatter_async(
     timeout_s: float | None = None,
 ) -> list[Ref]:
     """Like `reduce_scatter`, but awaitable in the way of `reduce_async`."""
-    deadline = deadline_of(timeout_s)
+    deadline = deadline_in(timeout_s)
     return await in_thread(
         deadline, combining.reduce_scatter, refs, op=op, deterministic=deterministic
     )
@@ -245,12 +245,12 @@ async def reduce_scatter_async(
 
 async def gather_async(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> Ref:
     """Like `gather`, but awaitable in the way of `reduce_async`."""
-    return await in_thread(deadline_of(timeout_s), combining.gather, refs)
+    return await in_thread(deadline_in(timeout_s), combining.gather, refs)
 
 
 async def all_gather_async(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> Ref:
     """Like `all_gather`, but awaitable in the way of `reduce_async`."""
-    return await in_thread(deadline_of(timeout_s), combining.all_gather, refs)
+    return await in_thread(deadline_in(timeout_s), combining.all_gather, refs)
 
 
 async def _attach(deadline: float | None) -> Attachment:
@@ -273,7 +273,12 @@ async def _ray_values(
     """Like `ray_values`, but awaitable. `among`: the refs of the whole get, for its error."""
     need_ray()
     pending = set(find_unfinished(refs))  # refuses refs of another session, which get no answer
-    scope = asyncio.timeout(left_s(deadline))
+    left = left_s(deadline)
+    if left == 0:
+        if pending:
+            raise late_error(among or refs, timeout_s)
+        return await asyncio.to_thread(ray_values, refs, deadline, timeout_s)
+    scope = asyncio.timeout(left)
     try:
         async with scope:
             return await _all_of([_ray_value(ref, ref in pending) for ref in refs])

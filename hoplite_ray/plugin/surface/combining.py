@@ -19,10 +19,10 @@ from hoplite_ray.plugin.surface.arguments import (
     checked_count,
     checked_flag,
     checked_op,
-    deadline_of,
     source_refs,
 )
 from hoplite_ray.plugin.surface.bare_reader import attend
+from hoplite_ray.values.deadlines import deadline_in
 from hoplite_ray.values.layout import ReduceOp
 
 
@@ -196,7 +196,7 @@ def sources(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
         quick = hop.reduce(refs, count=2)
         assert len(hop.sources(quick, timeout_s=60)) == 2
     """
-    (handle,) = ray_values([answer_ref(ref)], deadline_of(timeout_s), timeout_s)
+    (handle,) = ray_values([answer_ref(ref)], deadline_in(timeout_s), timeout_s)
     return members_of(ref, handle)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-import time
 from collections.abc import Callable, Generator
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -19,6 +18,7 @@ from weakref import WeakKeyDictionary
 from hoplite_ray import process_end  # noqa: F401 - which lets go of all at the end
 from hoplite_ray._native import Completions, WorldOperation
 from hoplite_ray.errors import WorldError
+from hoplite_ray.values.deadlines import deadline_in, left_s
 
 T = TypeVar("T")
 # Yields an operation and a limit in seconds, and is sent True if the operation has ended.
@@ -192,8 +192,8 @@ class Deadline:
     """The moment when a caller's limit runs out."""
 
     def __init__(self, timeout_s: float | None) -> None:
-        self._at_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._deadline = deadline_in(timeout_s)
 
     def left_s(self) -> float | None:
         """Return the seconds that are left; None if there is no limit."""
-        return None if self._at_s is None else max(0.0, self._at_s - time.monotonic())
+        return left_s(self._deadline)

@@ -10,7 +10,7 @@ import numpy as np
 
 from hoplite_ray._native import WorldOperation
 from hoplite_ray.errors import WorldBrokenError, WorldTimeoutError
-from hoplite_ray.worlds.core.checks import check_timeout
+from hoplite_ray.values.deadlines import checked_timeout
 from hoplite_ray.worlds.core.waiting import DONE, PENDING, Deadline, Waits
 from hoplite_ray.worlds.ops.membership import Membership
 
@@ -95,7 +95,7 @@ class Call:
         An early end leaves nothing in flight. It ends the world if a part of the call has moved.
         """
         try:
-            check_timeout(timeout_s)
+            checked_timeout(timeout_s)
             deadline = Deadline(timeout_s)
             # Side by side they could fill the window with messages that no member waits for yet.
             for turn in self._before:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray._native import WorldOperation
+from hoplite_ray.values.deadlines import checked_timeout
 from hoplite_ray.worlds.core.arrays import to_send
-from hoplite_ray.worlds.core.checks import check_timeout
 from hoplite_ray.worlds.core.waiting import CANCELLED, Deadline, Waits
 from hoplite_ray.worlds.lending.lender import LENT_BYTES_MIN
 from hoplite_ray.worlds.ops.call import SEND
@@ -23,7 +23,7 @@ def give_away(world: Membership, array: Array, dst: int, timeout_s: float | None
     Raises:  WorldTimeoutError, WorldBrokenError; a notice that never went is taken back.
     """
     world.check_usable()
-    check_timeout(timeout_s)
+    checked_timeout(timeout_s)
     dst = world.check_other("dst", dst)
     deadline, loans = Deadline(timeout_s), world.loans
     is_near = world.transports[dst] == "shared_memory" and world.edges.end() is None

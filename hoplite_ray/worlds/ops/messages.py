@@ -10,8 +10,8 @@ import numpy as np
 
 from hoplite_ray._native import WorldOperation
 from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.values.deadlines import checked_timeout
 from hoplite_ray.worlds.core.arrays import to_fill, to_send, view_message
-from hoplite_ray.worlds.core.checks import check_timeout
 from hoplite_ray.worlds.core.waiting import Deadline, Waits, loop_waiter
 from hoplite_ray.worlds.gpu.arrays import is_on_gpu
 from hoplite_ray.worlds.lending.notice import Notice
@@ -45,7 +45,7 @@ class Messages:
     def begin_send(self, array: Any, dst: int, timeout_s: float | None) -> WorldOperation | None:
         """Begin to send an array of the CPU; None: it is done. REQUIRES: `is_plain_send`."""
         self._world.check_usable()
-        check_timeout(timeout_s)
+        checked_timeout(timeout_s)
         lent = to_send(array)
         dst = self._world.check_other("dst", dst)
         return self._world.edges.send(dst, 0, SEND, lent.dtype, lent.shape, lent.buffer)
@@ -67,7 +67,7 @@ class Messages:
         """Send after the earlier sends that wait for a gift."""
         world = self._world
         world.check_usable()
-        check_timeout(timeout_s)
+        checked_timeout(timeout_s)
         dst, deadline = world.check_other("dst", dst), Deadline(timeout_s)
         with world.sending.queued(dst) as turn:
             if not (yield from turn.wait_for_others(deadline)):
@@ -79,7 +79,7 @@ class Messages:
     def _send_from_gpu(self, array: Any, dst: int, timeout_s: float | None) -> Waits[None]:
         world = self._world
         world.check_usable()
-        check_timeout(timeout_s)
+        checked_timeout(timeout_s)
         dst = world.check_other("dst", dst)
         if dst not in world.sending:
             return (yield from transfers.send(world, array, dst, timeout_s))
@@ -98,7 +98,7 @@ class Messages:
     def begin_receive(self, into: Any, src: int, timeout_s: float | None) -> WorldOperation | None:
         """Begin to receive into an array of the CPU; None: it is done."""
         self._world.check_usable()
-        check_timeout(timeout_s)
+        checked_timeout(timeout_s)
         lent = to_fill(into)
         src = self._world.check_other("src", src)
         return self._world.edges.receive(src, 0, SEND, lent.dtype, lent.buffer)
@@ -133,7 +133,7 @@ class Messages:
             self._world.gpu.lend(into, is_filled=True)  # raises before anything is received
         if self._kept[src] and self._world.edges.end() is None:
             return (yield from self._deliver(self._kept[src].popleft()(), into, src, timeout_s))
-        check_timeout(timeout_s)
+        checked_timeout(timeout_s)
         deadline = Deadline(timeout_s)
         operation = self._world.edges.receive_new(src, 0, SEND)
 

@@ -79,7 +79,8 @@ void Engine::State::handle_command(const Command& command) {
                      [&](const SetViewCommand& view) { handle_set_view(view); },
                      [&](const ListCommand& list) { overview.handle_list(command.request, list); },
                      [&](const OrphanCommand& orphan) { keeping.handle_orphan(waiter, orphan); },
-                     [&](const DrainCommand&) { peers.handle_drain(); }},
+                     [&](const DrainCommand&) { peers.handle_drain(); },
+                     [&](const EchoCommand&) { outgoing.reply(waiter, Done{}); }},
              command.body);
 }
 

@@ -2,6 +2,8 @@
 // bytes, and nothing is left behind, whatever interrupts it. SPDX-License-Identifier: Apache-2.0
 #include "plan/engine/engine_test.h"
 
+#include "plan/engine/one_engine_test.h"
+
 namespace hoplite {
 namespace {
 
@@ -286,6 +288,25 @@ TEST(Engine, GivesUpAPartialCopyThatNobodyWantsAndMovesWhomItServed) {
   EXPECT_EQ(nodes.stats(1).objects, 0U);
   EXPECT_EQ(nodes.stats(2).blocks_received, 2U) << "what has landed stays";
   EXPECT_EQ(nodes.stats(0).regrants, 1U);
+}
+
+class EchoTest : public OneEngine {
+ protected:
+  EchoTest() : OneEngine(2, NodeId{2}) {}
+};
+
+TEST_F(EchoTest, ComesBehindTheAnswersThatAreThere) {
+  ask(PutCommand{id_, Incarnation{1}, floats_meta(100'000), {}});
+  ask(WroteCommand{id_, Incarnation{1}, 100'000, false});
+  deeds<ReplyToClient>();
+  ask(GetCommand{Nodes(2).object_at(1, 9)});  // no node has it
+  const RequestId get = ask(GetCommand{id_});
+  const RequestId echo = ask(EchoCommand{});
+  const auto replies = deeds<ReplyToClient>();
+  ASSERT_EQ(replies.size(), 2U);
+  EXPECT_EQ(replies[0].request, get);
+  EXPECT_EQ(replies[1].request, echo);
+  EXPECT_TRUE(std::holds_alternative<Done>(replies[1].reply));
 }
 
 TEST(Engine, RefusesAReduceOntoAnObjectThatIsThere) {

@@ -73,6 +73,7 @@ struct OrphanCommand {  // its owner has died: readable, and evicted before ever
   ObjectId object;
   Incarnation upto;  // as DeleteCommand's
 };
+struct EchoCommand {};   // answered by Done, behind the answers that earlier requests have by now
 struct DrainCommand {};  // from the control plane: hand over what only this node keeps
 struct ListCommand {     // from the control plane: what is here and comes in, the largest first
   std::uint64_t objects_max = 0;
@@ -82,7 +83,7 @@ struct ListCommand {     // from the control plane: what is here and comes in, t
 using CommandBody =
     std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
                  ReduceSourceCommand, CancelCommand, ClientLostCommand, SetViewCommand, ListCommand,
-                 OrphanCommand, DrainCommand>;
+                 OrphanCommand, DrainCommand, EchoCommand>;
 struct Command {
   ClientId client;
   RequestId request;

@@ -286,6 +286,7 @@ std::string describe(const Command& command) {
           [&](const CancelCommand& c) { line.add("cancel").add(c.object); },
           [&](const ClientLostCommand&) { line.add("lost"); },
           [&](const SetViewCommand& c) { line.add("view").add("epoch", c.epoch); },
+          [&](const EchoCommand&) { line.add("echo"); },
           [&](const OrphanCommand& c) { line.add("orphan").add(c.object).add("upto", c.upto); },
           [&](const DrainCommand&) { line.add("drain"); },
           [&](const ListCommand& c) {

@@ -81,6 +81,8 @@ void fields(A& a, Of<A, OrphanCommand> m) {
   fields(a, m.object);
   id(a, m.upto);
 }
+template <typename A>
+void fields(A&, Of<A, EchoCommand>) {}
 
 constexpr LocalType type_of(const PutCommand&) { return LocalType::kPut; }
 constexpr LocalType type_of(const WroteCommand&) { return LocalType::kWrote; }
@@ -91,6 +93,7 @@ constexpr LocalType type_of(const ReduceCommand&) { return LocalType::kReduce; }
 constexpr LocalType type_of(const ReduceSourceCommand&) { return LocalType::kReduceSource; }
 constexpr LocalType type_of(const CancelCommand&) { return LocalType::kCancel; }
 constexpr LocalType type_of(const OrphanCommand&) { return LocalType::kOrphan; }
+constexpr LocalType type_of(const EchoCommand&) { return LocalType::kEcho; }
 
 // True for a command that the control plane or the node itself gives, but no client.
 template <typename T>

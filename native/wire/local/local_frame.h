@@ -30,7 +30,8 @@ enum class LocalType : std::uint8_t {
   kReduceSource = 22,
   kCancel = 23,
   kOrphan = 24,
-  kLastCommand = kOrphan,  // raise it with each new command
+  kEcho = 25,
+  kLastCommand = kEcho,  // raise it with each new command
   kReserved = 32,
   kFetched = 33,
   kReduced = 34,

@@ -41,6 +41,7 @@ std::vector<ByteVector> all_encoded() {
   add_command(ReduceCommand{object(1), ReduceOp::kMean, 8, 4, true, true, Share{64, 8, 3}, kMeta});
   add_command(ReduceSourceCommand{object(1), {3, object(2), Incarnation{4}, true}});
   add_command(CancelCommand{object(1)});
+  add_command(EchoCommand{});
   add_reply(Reserved{{4096, 70000}});
   add_reply(Fetched{Incarnation{2}, kMeta, {4096, 70000}, true});
   add_reply(Reduced{{1, 2, 5}});
@@ -176,7 +177,7 @@ TEST(LocalFrame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(3, 'F'), Code::kBadFrame);    // the magic of the other kind of socket
   EXPECT_EQ(code_with(4, 1), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 3), Code::kBadFrame);      // type
-  EXPECT_EQ(code_with(6, 25), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 26), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
   EXPECT_EQ(code_with(19, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(20, 1), Code::kBadFrame);     // a get has no payload
