@@ -8,13 +8,17 @@ from typing_extensions import Buffer
 
 INLINE_BYTES_MAX: int = 65536
 
+RAILS_MAX: int = 8
+
 WIRE_VERSION: int = 3
 
 def error_classes() -> list[str]:
     """Return the exception class of each Code."""
 
-def option_names() -> list[str]:
-    """Return the names that NativeNode options take."""
+def option_ranges() -> dict[str, tuple[int, int]]:
+    """
+    Return the least and the largest value of each option that NativeNode takes.
+    """
 
 def handles() -> int:
     """

@@ -20,14 +20,10 @@ _ENVIRONMENT_PREFIX = "HOPLITE_RAY_"
 
 WORLD_TRANSPORTS = ("auto", "tcp", "shared_memory", "nccl")
 
-# Least and largest value of each option; the bounds are those of native/node/node_options.cc.
-_RANGES: dict[str, tuple[int, int]] = {
-    "arena_bytes": (_ARENA_BYTES_MIN, 1 << 48),
-    "broadcast_stripes": (0, 64),
-    "link_mbit": (1, 10_000_000),
-    "reduce_degree": (0, 4096),
-    "reduce_stripes": (0, 64),
-}
+# The options that take an int, and those of them whose bounds are here: the others' bounds are
+# those of native/node/node_options.cc.
+_NUMBERS = ("arena_bytes", "broadcast_stripes", "link_mbit", "reduce_degree", "reduce_stripes")
+_OWN_RANGES = {"arena_bytes": (_ARENA_BYTES_MIN, 1 << 48)}
 # And of those that take a word, all words; a node's native half takes their places in the list.
 _WORDS: dict[str, tuple[str, ...]] = {
     "when_full": ("wait", "fail", "spill"),
@@ -35,8 +31,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
 }
 _PLACES = ("spill_directory",)
 _NETWORKS = ("rails",)
-_NAMES = (*_RANGES, *_PLACES, *_WORDS, *_NETWORKS)
-_RAILS_MAX = 8  # kRailsMax of native/base/limits.h
+_NAMES = (*_NUMBERS, *_PLACES, *_WORDS, *_NETWORKS)
 # The defaults of a node, in words.
 DEFAULTS: dict[str, str] = {
     "arena_bytes": "20 % of each node's memory, or half of what is free if that is less",
@@ -118,9 +113,11 @@ class Config:
             text = environment.get(variable)
             if text is None:
                 continue
-            options[name] = int(text) if _is_integer(text) and name in _RANGES else text
+            options[name] = int(text) if _is_integer(text) and name in _NUMBERS else text
             if not _is_allowed(name, options[name]):
-                wrong = "is no integer" if name in _RANGES and not _is_integer(text) else "is wrong"
+                wrong = (
+                    "is no integer" if name in _NUMBERS and not _is_integer(text) else "is wrong"
+                )
                 raise InvalidArgumentError(
                     f"{variable}={text!r} {wrong}; {_allowed(name)}; correct or unset it"
                 )
@@ -146,6 +143,22 @@ class Config:
 def variable_of(name: str) -> str:
     """The environment variable of an option."""
     return _ENVIRONMENT_PREFIX + name.upper()
+
+
+def range_of(name: str) -> tuple[int, int]:
+    """Return the least and the largest value of an option that takes an int."""
+    if name in _OWN_RANGES:
+        return _OWN_RANGES[name]
+    from hoplite_ray import _native  # here: `hoplite-ray doctor` runs without it, and says so
+
+    return _native.option_ranges()[name]
+
+
+def rails_max() -> int:
+    """Return how many networks the option `rails` takes at most."""
+    from hoplite_ray import _native  # as above
+
+    return _native.RAILS_MAX
 
 
 def networks_of(rails: str) -> list[str]:
@@ -231,8 +244,8 @@ def _allowed(name: str) -> str:
     if name in _PLACES:
         return "it takes the absolute path of a directory"
     if name in _NETWORKS:
-        return f"it takes 1 to {_RAILS_MAX} networks, as '10.1.0.0/16, fd00::/64'"
-    low, high = _RANGES[name]
+        return f"it takes 1 to {rails_max()} networks, as '10.1.0.0/16, fd00::/64'"
+    low, high = range_of(name)
     return f"it takes an int from {low} to {high}"
 
 
@@ -246,8 +259,8 @@ def _is_allowed(name: str, value: object) -> bool:
     if name in _PLACES:
         return isinstance(value, str) and value.startswith("/")
     if name in _NETWORKS:
-        return isinstance(value, str) and 1 <= len(networks_of(value)) <= _RAILS_MAX
-    low, high = _RANGES[name]
+        return isinstance(value, str) and 1 <= len(networks_of(value)) <= rails_max()
+    low, high = range_of(name)
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 

@@ -209,10 +209,9 @@ def _override(text: str) -> tuple[str, int]:
         number = native_value(name, value)
     except ValueError:
         number = None
-    if name not in _native.option_names() or number is None:
-        raise ValueError(
-            f"--option {text!r} is not NAME=VALUE with one of {', '.join(_native.option_names())}"
-        )
+    known = _native.option_ranges()
+    if name not in known or number is None:
+        raise ValueError(f"--option {text!r} is not NAME=VALUE with one of {', '.join(known)}")
     if abs(number) > _OPTION_MAX:
         raise ValueError(f"--option {text!r} is larger than any option may be; give it a lower one")
     return name, number

@@ -394,9 +394,11 @@ void bind_client(nb::module_& m) {
 NB_MODULE(_native, m) {
   m.doc() = "The native core: convert, release the GIL, call, map the error.";
   m.attr("INLINE_BYTES_MAX") = hoplite::kInlineBytesMax;
+  m.attr("RAILS_MAX") = hoplite::kRailsMax;
   m.attr("WIRE_VERSION") = hoplite::kWireVersion;
   m.def("error_classes", &hoplite::error_classes, "Return the exception class of each Code.");
-  m.def("option_names", &hoplite::option_names, "Return the names that NativeNode options take.");
+  m.def("option_ranges", &hoplite::option_ranges,
+        "Return the least and the largest value of each option that NativeNode takes.");
   hoplite::bind_lifetime(m);
   hoplite::bind_node(m);
   hoplite::bind_handles(m);

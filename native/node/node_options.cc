@@ -26,7 +26,6 @@ constexpr std::int64_t kMomentsMost = 1 << 20;  // 126 MB
 
 constexpr std::uint64_t count(std::int64_t value) { return static_cast<std::uint64_t>(value); }
 
-// Sorted by name.
 constexpr Option kOptions[] = {
     {"admission_grace_ms", 0, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.admission_grace = ms(v); }},
@@ -104,10 +103,10 @@ Error invalid(std::string text) { return {Code::kInvalidArgument, std::move(text
 
 }  // namespace
 
-std::vector<std::string> option_names() {
-  std::vector<std::string> names;
-  for (const Option& option : kOptions) names.emplace_back(option.name);
-  return names;
+std::map<std::string, std::pair<std::int64_t, std::int64_t>> option_ranges() {
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> ranges;
+  for (const Option& option : kOptions) ranges[option.name] = {option.least, option.most};
+  return ranges;
 }
 
 Result<NodeConfig> configure(const NodeOptions& options) {

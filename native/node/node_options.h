@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -24,7 +25,7 @@ struct NodeOptions {
   std::string spill_directory;  // set if the option when_full says that objects are spilled
   std::string secret;           // of the cluster; never leaves the process
   TlsFiles tls;                 // for the option data_tls
-  // EngineConfig fields and the node's own limits by name, durations as *_ms; see option_names().
+  // EngineConfig fields and the node's own limits by name, durations as *_ms; see option_ranges().
   std::map<std::string, std::int64_t> overrides;
 };
 
@@ -40,6 +41,7 @@ struct NodeConfig {
 
 // Returns the configuration, or kInvalidArgument that names the option and what is allowed.
 [[nodiscard]] Result<NodeConfig> configure(const NodeOptions& options);
-[[nodiscard]] std::vector<std::string> option_names();  // sorted
+// Returns the least and the largest value of each option.
+[[nodiscard]] std::map<std::string, std::pair<std::int64_t, std::int64_t>> option_ranges();
 
 }  // namespace hoplite

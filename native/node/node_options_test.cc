@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <functional>
+#include <limits>
 
 namespace hoplite {
 namespace {
@@ -27,7 +27,7 @@ TEST(NodeOptions, EveryOptionHasAnEffect) {
   ASSERT_TRUE(plain);
   ASSERT_TRUE(same);
   ASSERT_EQ(bytes_of(*plain), bytes_of(*same));  // or the comparison below would show nothing
-  for (const std::string& name : option_names()) {
+  for (const auto& [name, range] : option_ranges()) {
     NodeOptions options = good();
     options.overrides[name] = name.starts_with("block_bytes") ? 65'536
                               : name.starts_with("liveness")  ? 501
@@ -54,9 +54,16 @@ TEST(NodeOptions, WhatIsSmallIsSoByWhatALinkCarriesUnlessItIsSaid) {
   EXPECT_EQ(inline_bytes({{"link_mbit", 500}, {"inline_bytes_max", 100}}), 100U);
 }
 
-TEST(NodeOptions, NamesAreSorted) {
-  const auto names = option_names();
-  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
+TEST(NodeOptions, NothingBeyondARangeIsTaken) {
+  for (const auto& [name, range] : option_ranges()) {
+    std::vector<std::int64_t> beyond{range.first - 1};
+    if (range.second < std::numeric_limits<std::int64_t>::max()) beyond.push_back(range.second + 1);
+    for (const std::int64_t value : beyond) {
+      NodeOptions options = good();
+      options.overrides[name] = value;
+      EXPECT_FALSE(configure(options)) << name << "=" << value;
+    }
+  }
 }
 
 TEST(NodeOptions, WhatIsWrongIsNamed) {

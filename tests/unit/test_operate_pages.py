@@ -69,8 +69,8 @@ def shown_values(name: str) -> str:
     if name in config._PLACES:
         return "an absolute path"
     if name in config._NETWORKS:
-        return f"1 to {config._RAILS_MAX} networks"
-    return "{:,} to {:,}".format(*config._RANGES[name])
+        return f"1 to {config.rails_max()} networks"
+    return "{:,} to {:,}".format(*config.range_of(name))
 
 
 def test_every_option_of_a_cluster_has_its_variable_default_and_range() -> None:
@@ -83,6 +83,12 @@ def test_every_option_of_a_cluster_has_its_variable_default_and_range() -> None:
     assert [row[0] for row in table if len(row) == 2] == [f"`{name}`" for name in DEFAULTS]
 
 
+def test_a_word_of_an_option_is_a_number_of_the_native_node() -> None:
+    ranges = _native.option_ranges()
+    for name, words_of_it in config._WORDS.items():
+        assert ranges[name] == (0, len(words_of_it) - 1), name
+
+
 def test_every_variable_of_a_process_is_there() -> None:
     table = rows(section("operate/configure.md", "Variables of a process"))
     ours = {f"HOPLITE_RAY_{name}" for name in config._OWN_VARIABLES}
@@ -93,8 +99,18 @@ def test_every_variable_of_a_process_is_there() -> None:
 
 def test_every_option_of_a_node_is_there() -> None:
     table = rows(section("operate/configure.md", "Node options"))
-    own = [name for name in _native.option_names() if name not in DEFAULTS]
-    assert [row[0] for row in table] == [f"`{name}`" for name in own]
+    own = {name: each for name, each in _native.option_ranges().items() if name not in DEFAULTS}
+    ranges = [
+        f"{least} or more" if most == (1 << 63) - 1 else f"{least} to {most}"
+        for least, most in own.values()
+    ]
+    wanted = [(f"`{name}`", each) for name, each in zip(own, ranges, strict=True)]
+    assert [(row[0], row[2]) for row in table] == wanted
+
+
+def test_the_default_rate_of_a_link_is_that_of_the_native_node() -> None:
+    (bytes_per_s,) = re.findall(r"kLinkBytesPerS = ([\d']+);", LIMITS.read_text())
+    assert int(DEFAULTS["link_mbit"]) * 125_000 == int(bytes_per_s.replace("'", ""))
 
 
 def test_every_argument_of_a_node_is_there(capsys: pytest.CaptureFixture[str]) -> None:
