@@ -3,12 +3,15 @@
 //               [--turns real|plain] [--liar one|none]
 //   hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] [--schedule S]
 //   hoplite_sim --scale [--nodes N,N] [--sizes BYTES,BYTES] [--objects N]
+//   hoplite_sim --arrivals [--nodes N,N] [--sizes BYTES,BYTES] [--turns-each N]
 // Prints each failing seed with what was violated, and exits with 1; `--seed N --trace` shows a run
 // event by event. A world's orders are tried until all have been or so many states were entered;
 // of one that fails the schedule is printed, which --schedule plays with a trace. A canary corrupts
 // one border of an engine on purpose: it must fail. --scale prints a line of JSON for each case of
-// a large cluster (sim/runs/scale.h; benchmarks/scale.py has it as a table).
+// a large cluster (sim/runs/scale.h; benchmarks/scale.py has it as a table). --arrivals does so for
+// allreduces whose sources arrive late (sim/runs/arrivals.h).
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -17,6 +20,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "sim/runs/arrivals.h"
 #include "sim/runs/explore.h"
 #include "sim/runs/random_run.h"
 #include "sim/runs/scale.h"
@@ -62,6 +66,7 @@ int usage() {
       "       hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] "
       "[--schedule S]\n"
       "       hoplite_sim --scale [--nodes N,N] [--sizes BYTES,BYTES] [--objects N]\n"
+      "       hoplite_sim --arrivals [--nodes N,N] [--sizes BYTES,BYTES] [--turns-each N]\n"
       "  canaries: fold-twice flip-byte lose-write forget-reply grant-in-circle send-twice\n"
       "    scribble forget-release forget-early-claim obey-old-view renew-lease take-old-block\n"
       "  worlds:");
@@ -136,10 +141,13 @@ std::vector<std::uint64_t> numbers_in(const char* text) {
   }
 }
 
-int run_scale(const hoplite::sim::ScaleOptions& options) {
+// Prints the rows of measure_scale or measure_arrivals.
+template <typename Options, typename Measure>
+int run_cases(const Options& options, Measure measure) {
+  if (options.nodes.empty() || options.sizes_bytes.empty()) return usage();
   bool failed = false;
-  hoplite::sim::measure_scale(options, [&](const hoplite::sim::ScaleRow& row) {
-    std::printf("%s\n", hoplite::sim::json_of(row).c_str());
+  measure(options, [&](const auto& row) {
+    std::printf("%s\n", json_of(row).c_str());
     std::fflush(stdout);
     for (const auto& failure : row.failures) std::fprintf(stderr, "  %s\n", failure.c_str());
     failed = failed || !row.failures.empty();
@@ -178,6 +186,7 @@ int main(int argc, char** argv) {
   RunOptions options;
   ExploreOptions exploring;
   std::optional<hoplite::sim::ScaleOptions> scale;
+  std::optional<hoplite::sim::ArrivalsOptions> arrivals;
   std::uint64_t count = 1;
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
@@ -188,11 +197,18 @@ int main(int argc, char** argv) {
       options.trace = true;
     } else if (name == "--scale") {
       scale.emplace();
-    } else if (name == "--nodes" && scale && has_value) {
+    } else if (name == "--arrivals") {
+      arrivals.emplace();
+    } else if (name == "--nodes" && (scale || arrivals) && has_value) {
       const auto nodes = numbers_in(argv[++i]);
-      scale->nodes.assign(nodes.begin(), nodes.end());
-    } else if (name == "--sizes" && scale && has_value) {
-      scale->sizes_bytes = numbers_in(argv[++i]);
+      if (scale) scale->nodes.assign(nodes.begin(), nodes.end());
+      if (arrivals) arrivals->nodes.assign(nodes.begin(), nodes.end());
+    } else if (name == "--sizes" && (scale || arrivals) && has_value) {
+      const auto sizes_bytes = numbers_in(argv[++i]);
+      if (scale) scale->sizes_bytes = sizes_bytes;
+      if (arrivals) arrivals->sizes_bytes = sizes_bytes;
+    } else if (name == "--turns-each" && arrivals && has_value) {
+      arrivals->turns = std::max<std::size_t>(std::strtoull(argv[++i], nullptr, 10), 1);
     } else if (name == "--objects" && scale && has_value) {
       scale->directory_objects = std::strtoull(argv[++i], nullptr, 10);
     } else if (name == "--seed" && has_value) {
@@ -225,8 +241,8 @@ int main(int argc, char** argv) {
       return usage();
     }
   }
-  if (scale)
-    return scale->nodes.empty() || scale->sizes_bytes.empty() ? usage() : run_scale(*scale);
+  if (scale) return run_cases(*scale, hoplite::sim::measure_scale);
+  if (arrivals) return run_cases(*arrivals, hoplite::sim::measure_arrivals);
   if (!exploring.worlds.empty()) return explore_worlds(exploring, options.canary);
   hoplite::check_hook = name_the_seed;
   return run_seeds(options, count);

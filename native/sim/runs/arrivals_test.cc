@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/runs/arrivals.h"
+
+#include <gtest/gtest.h>
+
+namespace hoplite::sim {
+namespace {
+
+TEST(Arrivals, TheBetterChoiceIsThatOfTheTwoPlans) {
+  EXPECT_DOUBLE_EQ(better_choice(4, 0), 1.5) << "all own a stripe, as in a ring";
+  EXPECT_DOUBLE_EQ(better_choice(4, 0.1), 1.5);
+  EXPECT_DOUBLE_EQ(better_choice(4, 0.5), 5.0 / 3 - 0.5) << "the late one owns nothing";
+  EXPECT_DOUBLE_EQ(better_choice(4, 1), 1) << "its source has to leave its link";
+}
+
+TEST(Arrivals, EveryCaseIsMeasuredBesideItsBound) {
+  std::vector<ArrivalsRow> rows;
+  measure_arrivals({.nodes = {4}, .sizes_bytes = {1_MiB}, .lates = {0, 1}, .turns = 1},
+                   [&](const ArrivalsRow& row) { rows.push_back(row); });
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows[1].late, 1);
+  EXPECT_TRUE(rows[2].staggered);
+  for (const ArrivalsRow& row : rows) {
+    for (const auto& failure : row.failures) ADD_FAILURE() << failure;
+    EXPECT_GE(row.took, 1) << "the last source has to leave its link";
+    EXPECT_LE(row.took, 2.5);
+  }
+}
+
+}  // namespace
+}  // namespace hoplite::sim
