@@ -55,7 +55,8 @@ class Accumulator {
   [[nodiscard]] std::optional<std::uint32_t> first_lacking(std::uint32_t member,
                                                            StripeIndex stripe) const;
   [[nodiscard]] bool lacks(std::uint32_t member, BlockIndex block) const;
-  // True if a sixteenth of the owned blocks hold all known members.
+  // True if a sixteenth of the owned blocks hold all known members; of more than a few members that
+  // came one by one, if all blocks do.
   [[nodiscard]] bool has_begun() const;
   // Returns the stripe's next whole block, in order: after these steps its fold is in cell 0. The
   // caller must finish the block, because it counts as final after this call.

@@ -65,6 +65,26 @@ TEST(Accumulator, HasBegunWhenTheBlockAtASixteenthHoldsAllThatAreKnown) {
   EXPECT_FALSE(Accumulator(none).has_begun());
 }
 
+// Ten blocks, of which half are owned: its first is at a sixteenth, its second at a quarter.
+TEST(Accumulator, OfManyThatCameOneByOneHasBegunOnlyWhenAllThatAreKnownAreFolded) {
+  ReduceOwn many = own(1, {0, 1, 2, 3, 4}, false);
+  many.meta.size_bytes = 10 * many.meta.block_bytes;
+  many.meta.parts = {{DType::kFloat32, many.meta.size_bytes}};
+  const auto fold = [](Accumulator& folds, std::uint32_t member, std::uint32_t blocks) {
+    for (std::uint32_t n = 0; n < blocks; ++n) take(folds, member, BlockIndex{1 + 2 * n});
+  };
+  Accumulator together(many);
+  fold(together, 0, 5);  // is on this node
+  for (const std::uint32_t member : {1U, 2U, 3U, 4U}) fold(together, member, 1);
+  EXPECT_TRUE(together.has_begun());
+  Accumulator staggered(many);
+  for (const std::uint32_t member : {0U, 1U, 2U}) fold(staggered, member, 5);
+  for (const std::uint32_t member : {3U, 4U}) fold(staggered, member, 2);
+  EXPECT_FALSE(staggered.has_begun()) << "a new cut would void what is folded";
+  for (const std::uint32_t member : {3U, 4U}) fold(staggered, member, 5);
+  EXPECT_TRUE(staggered.has_begun()) << "and nothing is left to do but to wait";
+}
+
 TEST(Accumulator, KnowsWhereAMemberIsToBeContinued) {
   Accumulator folds(own(1, {0, 1}));
   EXPECT_EQ(folds.first_lacking(0, kMine), 0U);

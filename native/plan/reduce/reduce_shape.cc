@@ -43,6 +43,17 @@ bool is_unary_shorter(const ReduceCase& reduce) {
   return nodes * (kHopNs + block) < 2 * kHopNs + 2 * nodes * block;
 }
 
+// In times of a copy. A node that owns a stripe of n sends n - 1 stripes of its source and its own
+// stripe n - 1 times: 2 (n - 1) / n if its source comes last. An owner among m early nodes sends
+// m - 1 stripes of its source, while it waits for the late ones, and its own stripe n - 1 times:
+// (n - 1) / m, and (n + m - 2) / m if it has not waited.
+bool can_leave_out(std::uint32_t late, std::uint32_t nodes, std::uint32_t part) {
+  if (late == 0 || 2 * std::uint64_t{late} >= nodes) return false;
+  const std::uint64_t n = nodes;
+  const std::uint64_t m = nodes - late;
+  return part * n * (n + m - 2) <= (part + 1) * 2 * m * (n - 1);
+}
+
 std::uint32_t carried_bytes_max(std::uint32_t sources, const EngineConfig& config) {
   const std::uint64_t share = config.carried_together_bytes_max / std::max(sources, 1U);
   return static_cast<std::uint32_t>(std::min(config.carried_bytes_max, share));

@@ -25,6 +25,11 @@ struct ReduceCase {
 // fold at once and send to the root.
 [[nodiscard]] bool is_unary_shorter(const ReduceCase& reduce);
 
+// True if `late` of `nodes` nodes, which all read the result, are to own no stripe: the reduce
+// takes less time when their sources come last, and at most a `part`-th more when they come at
+// once.
+[[nodiscard]] bool can_leave_out(std::uint32_t late, std::uint32_t nodes, std::uint32_t part);
+
 // The most bytes that each of `sources` sources may send with the answer to Locate.
 [[nodiscard]] std::uint32_t carried_bytes_max(std::uint32_t sources, const EngineConfig& config);
 

@@ -70,5 +70,19 @@ TEST(ReduceShape, ASourceIsCarriedWhereAllTogetherAreLittle) {
   EXPECT_EQ(carried_bytes_max(8, config), 128U);
 }
 
+TEST(ReduceShape, LateNodesOwnNothingWhereLittleIsLostIfTheyAreNotLate) {
+  EXPECT_FALSE(can_leave_out(0, 8, 8));
+  EXPECT_FALSE(can_leave_out(1, 2, 8)) << "one owner takes as long as two";
+  EXPECT_TRUE(can_leave_out(1, 3, 8)) << "3/2 for 4/3";
+  EXPECT_FALSE(can_leave_out(1, 3, 9));
+  EXPECT_TRUE(can_leave_out(1, 8, 16)) << "13/7 for 7/4";
+  EXPECT_FALSE(can_leave_out(1, 7, 16));
+  EXPECT_FALSE(can_leave_out(2, 8, 8));
+  EXPECT_TRUE(can_leave_out(2, 9, 8));
+  EXPECT_FALSE(can_leave_out(3, 14, 8));
+  EXPECT_TRUE(can_leave_out(3, 15, 8));
+  EXPECT_FALSE(can_leave_out(32, 64, 1)) << "the others would send as much as the late ones";
+}
+
 }  // namespace
 }  // namespace hoplite

@@ -11,10 +11,9 @@
 namespace hoplite {
 namespace {
 
-// One node of eight: the largest share of nodes that own no stripe because their source is late. If
-// more are late, all nodes own a stripe. Leaving one of eight out costs an allreduce 6 % if its
-// source is not late after all (decision 5e).
-constexpr std::size_t kNodesPerLateOne = 8;
+// Nodes with late sources own nothing if an allreduce then takes at most an eighth more where the
+// sources come at once after all (decision 5e). That is one node of three, and one of five of many.
+constexpr std::uint32_t kRegretPart = 8;
 
 // How many copies the owners receive. A node that can combine its sources sends one copy. A source
 // that no single node holds whole, or that is not located yet, counts as one copy.
@@ -314,8 +313,10 @@ std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& v
     return std::any_of(plan.located.begin(), plan.located.end(),
                        [&](const ReduceSource& source) { return source.holder == node; });
   });
-  const bool is_late = plan.everywhere && plan.located.size() < plan.count &&
-                       kNodesPerLateOne * (able.size() - early.size()) <= able.size();
+  const auto all = static_cast<std::uint32_t>(able.size());
+  const auto late = static_cast<std::uint32_t>(able.size() - early.size());
+  const bool is_late =
+      plan.everywhere && plan.located.size() < plan.count && can_leave_out(late, all, kRegretPart);
   const bool combines = !plan.deterministic && can_combine_all(plan.meta->parts, plan.op);
   const std::size_t copies = copies_of(plan.located, plan.count, combines);
   const bool is_enough =

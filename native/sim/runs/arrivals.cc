@@ -62,7 +62,7 @@ double run(ArrivalsRow& row, const ObjectId& target) {
     const auto at =
         began + Duration{static_cast<std::int64_t>(arrivals[i] * copy_s(row.size_bytes) * 1e9)};
     if (at > cluster.now()) cluster.run_for(at - cluster.now());
-    cluster.confirm(reduce, i, source(i));
+    cluster.announce(reduce, i, source(i));
   }
   const Instant arrived = cluster.now();
   double took = 0;

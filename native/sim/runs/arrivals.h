@@ -32,8 +32,8 @@ struct ArrivalsRow {
   std::vector<std::string> failures;
 };
 
-// What an allreduce takes after a source that comes `late` S/B after the others, in S/B, if the
-// better of two plans is known beforehand: all nodes own a stripe, or all except the late one.
+// Returns how long an allreduce takes after a source that comes `late` S/B after the others, in
+// S/B, with the better of two plans: all nodes own a stripe, or all except the late one.
 [[nodiscard]] double better_choice(std::size_t nodes, double late);
 
 // Runs every case and tells of each as it is done. The bound of a staggered case is that of a ring,

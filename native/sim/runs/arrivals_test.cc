@@ -6,14 +6,14 @@
 namespace hoplite::sim {
 namespace {
 
-TEST(Arrivals, TheBetterChoiceIsThatOfTheTwoPlans) {
+TEST(ArrivalsTable, TheBetterChoiceIsThatOfTheTwoPlans) {
   EXPECT_DOUBLE_EQ(better_choice(4, 0), 1.5) << "all own a stripe, as in a ring";
   EXPECT_DOUBLE_EQ(better_choice(4, 0.1), 1.5);
   EXPECT_DOUBLE_EQ(better_choice(4, 0.5), 5.0 / 3 - 0.5) << "the late one owns nothing";
   EXPECT_DOUBLE_EQ(better_choice(4, 1), 1) << "its source has to leave its link";
 }
 
-TEST(Arrivals, EveryCaseIsMeasuredBesideItsBound) {
+TEST(ArrivalsTable, EveryCaseIsMeasuredBesideItsBound) {
   std::vector<ArrivalsRow> rows;
   measure_arrivals({.nodes = {4}, .sizes_bytes = {1_MiB}, .lates = {0, 1}, .turns = 1},
                    [&](const ArrivalsRow& row) { rows.push_back(row); });
