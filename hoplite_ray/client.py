@@ -102,10 +102,15 @@ class StoreClient:
         object_id = checked_id(object_id)
         return self._pending_get(object_id, self._usable().get(object_id, exists))
 
-    def begin_gets(self, object_ids: Sequence[bytes]) -> list[Pending[ReceivedObject]]:
-        """Start several gets; the node is asked for all of them at once."""
+    def begin_gets(
+        self, object_ids: Sequence[bytes], *, exist: bool = False
+    ) -> list[Pending[ReceivedObject]]:
+        """Start several gets; the node is asked for all of them at once.
+
+        Args:    exist: like `exists` of `begin_get`, for all of them.
+        """
         ids = [checked_id(each) for each in object_ids]
-        return list(map(self._pending_get, ids, self._usable().gather(ids)))
+        return list(map(self._pending_get, ids, self._usable().gather(ids, exist)))
 
     def _pending_get(self, object_id: bytes, request: _native.Request) -> Pending[ReceivedObject]:
         return Pending(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,15 @@ from tests.ray.surface_values import assert_same, needs_torch, value_of
 def fetches(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The ids of what is fetched, once for each fetch."""
     seen: list[bytes] = []
-    begin = StoreClient.begin_get
+    begin = StoreClient.begin_gets
 
     def counted(
-        store: StoreClient, object_id: bytes, *, exists: bool = False
-    ) -> Pending[ReceivedObject]:
-        seen.append(object_id)
-        return begin(store, object_id, exists=exists)
+        store: StoreClient, object_ids: Sequence[bytes], *, exist: bool = False
+    ) -> list[Pending[ReceivedObject]]:
+        seen.extend(object_ids)
+        return begin(store, object_ids, exist=exist)
 
-    monkeypatch.setattr(StoreClient, "begin_get", counted)
+    monkeypatch.setattr(StoreClient, "begin_gets", counted)
     return seen
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 from hoplite_ray.plugin.handle import array as arrays
+from hoplite_ray.plugin.handle import fetching
 from hoplite_ray.plugin.handle.array import PADDED_BYTES, Array
 from hoplite_ray.plugin.handle.messages import Gathered
 from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.surface import api
 from hoplite_ray.values.layout import Layout
 
 TASK = bytes(24)
@@ -49,3 +54,28 @@ def test_pickles_on_disk_are_read_by_the_names_in_them(
 ) -> None:
     found = pickle.loads(f"c{module}\n{name}\n{arguments}R.".encode())
     assert (type(found), found) == (type(value), value)
+
+
+def test_a_get_of_many_asks_the_node_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[bytes], bool]] = []
+
+    def begin_gets(object_ids: list[bytes], *, exist: bool) -> list[Any]:
+        asked.append((object_ids, exist))
+        return [SimpleNamespace(of=each) for each in object_ids]
+
+    known = ray.ObjectRef(bytes(range(28)))
+    store = SimpleNamespace(begin_gets=begin_gets)
+    here = SimpleNamespace(store_by=lambda deadline: store, known_puts={known.binary(): 1})
+    monkeypatch.setattr(api, "is_attached", lambda: True)
+    for module in (api, fetching):
+        monkeypatch.setattr(module, "attachment", lambda deadline: here)
+    first, second, third = made(3)
+    later, pending_one = (ray.ObjectRef(bytes([n]) * 28) for n in (1, 2))
+    begun = api.begin_fetches([first, known, later, pending_one], None)
+    assert asked == [([first._object_id, known.binary()], True)]
+    assert [each.pending.of for each in begun[:2]] == asked[0][0]
+    assert begun[2:] == [later, pending_one]
+    filled = api.fill_in([begun[0], later], {later: Gathered([second, third])}, None)
+    assert asked[1:] == [([second._object_id, third._object_id], True)]
+    assert filled[0] is begun[0]
+    assert [each.pending.of for each in filled[1]] == asked[1][0]

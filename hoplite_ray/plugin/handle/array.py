@@ -16,7 +16,13 @@ import ray
 
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin.handle.borrowing import register_borrow
-from hoplite_ray.plugin.handle.fetching import PendingValue, in_thread, put_async_of
+from hoplite_ray.plugin.handle.fetching import (
+    PendingValue,
+    ToFetch,
+    in_thread,
+    put_async_of,
+    start_fetches,
+)
 from hoplite_ray.plugin.handle.leaves import (
     copy_leaf,
     map_leaves,
@@ -216,11 +222,16 @@ class Array(Operators):
         pending = await asyncio.to_thread(self.begin)
         return await pending.result_async(None)
 
-    def begin(self, deadline: float | None = None) -> PendingValue:
-        """Start to fetch, by `deadline`; the result's `result(timeout_s)` takes the value."""
+    def _find_bytes(self, deadline: float | None = None) -> ToFetch:
+        """Return what a get fetches; an `empty` is sealed for it, by `deadline`."""
         self._seal(deadline)
         spare = None if self._spare is None else Encoded(self._layout, [memoryview(self._spare)])
-        return PendingValue(self._object_id, self._incarnation, deadline=deadline, spare=spare)
+        return ToFetch(self._object_id, self._incarnation, spare)
+
+    def begin(self, deadline: float | None = None) -> PendingValue:
+        """Start to fetch, by `deadline`; the result's `result(timeout_s)` takes the value."""
+        fetches: list[PendingValue] = start_fetches([self._find_bytes(deadline)], deadline)
+        return fetches[0]
 
     def _as_ref(self, deadline: float | None = None) -> Ref:
         """Return a ref of this object, the same at each call. REQUIRES: Ray runs here.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from hoplite_ray.client import StoreClient
@@ -78,11 +79,22 @@ async def delete_async_of(object_id: bytes, deadline: float | None) -> None:
     await retry(lambda store: store.begin_delete(object_id), deadline)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ToFetch:
+    """An object to fetch; `spare` and `why` are as those of `PendingValue`."""
+
+    object_id: bytes
+    incarnation: int
+    spare: Encoded | None = None
+    why: str = ""
+
+
 class PendingValue:
     """A fetch under way. The caller calls `result`, also again, or `result_async` once.
 
     Args: `here`: the attachment, if it is at hand; `deadline`: of the beginning; `spare`: the value
-          to return if the object is lost; `why`: the reason for a loss, if it is known.
+          to return if the object is lost; `why`: the reason for a loss, if it is known; `pending`:
+          the fetch that is under way already.
     """
 
     def __init__(
@@ -94,6 +106,7 @@ class PendingValue:
         deadline: float | None = None,
         spare: Encoded | None = None,
         why: str = "",
+        pending: Pending[ReceivedObject] | None = None,
     ) -> None:
         self._object_id = object_id
         self._incarnation = incarnation
@@ -102,7 +115,10 @@ class PendingValue:
         self._tries_left = TRIES
         self._is_cancelled = False
         self._value: tuple[Any] | None = None
-        self._begin(deadline, here)
+        if pending is None:
+            self._begin(deadline, here)
+        else:
+            self._pending = pending
 
     def _begin(self, deadline: float | None, here: Attachment | None = None) -> None:
         here = here or attachment(deadline)
@@ -188,8 +204,42 @@ class PendingValue:
         return False
 
 
-class PendingValues(list[PendingValue]):
+class PendingValues(list[Any]):
     """The fetches of a gather's result."""
+
+
+def start_fetches(items: Sequence[Any], deadline: float | None) -> list[Any]:
+    """Return `items` with a fetch in place of each ToFetch, also of those in PendingValues.
+
+    The node is asked for all of them at once.
+    Raises: GetTimeoutError if the node is not there by `deadline`.
+    """
+    wanted = [each for each in flatten_values(items) if isinstance(each, ToFetch)]
+    if not wanted:
+        return list(items)
+    store = attachment(deadline).store_by(deadline)
+    fetches = iter(store.begin_gets([each.object_id for each in wanted], exist=True))
+
+    def begin(item: Any) -> Any:
+        if isinstance(item, PendingValues):
+            return PendingValues(map(begin, item))
+        if not isinstance(item, ToFetch):
+            return item
+        return PendingValue(
+            *(item.object_id, item.incarnation),
+            spare=item.spare,
+            why=item.why,
+            pending=next(fetches),
+        )
+
+    return [begin(each) for each in items]
+
+
+def flatten_values(items: Sequence[Any]) -> list[Any]:
+    """Return `items` with the members of each PendingValues in its place."""
+    return [
+        each for item in items for each in (item if isinstance(item, PendingValues) else [item])
+    ]
 
 
 def results(fetches: Sequence[PendingValue], deadline: float | None) -> list[Any]:

@@ -16,7 +16,14 @@ from hoplite_ray.errors import (
 )
 from hoplite_ray.plugin.handle import array as arrays
 from hoplite_ray.plugin.handle.array import Array, PutHandle
-from hoplite_ray.plugin.handle.fetching import PendingValue, PendingValues, results
+from hoplite_ray.plugin.handle.fetching import (
+    PendingValue,
+    PendingValues,
+    ToFetch,
+    flatten_values,
+    results,
+    start_fetches,
+)
 from hoplite_ray.plugin.handle.messages import Gathered
 from hoplite_ray.plugin.process import ids
 from hoplite_ray.plugin.process.attachment import (
@@ -202,23 +209,18 @@ def _begin_all(pending: list[Any], deadline: float | None, timeout_s: float | No
 
 def fetches_in(pending: list[Any]) -> list[PendingValue]:
     """Return the fetches that are under way, including those of gathers."""
-    return [
-        each
-        for item in pending
-        for each in (item if isinstance(item, PendingValues) else [item])
-        if isinstance(each, PendingValue)
-    ]
+    return [each for each in flatten_values(pending) if isinstance(each, PendingValue)]
 
 
 def _value_of(item: Any, fetched: dict[PendingValue, Any]) -> Any:
     if isinstance(item, PendingValues):
-        return [fetched[each] for each in item]
+        return [_value_of(each, fetched) for each in item]
     return fetched[item] if isinstance(item, PendingValue) else item
 
 
 def _fetch_orphan(ref: Ref) -> Any:
     """Fetch a dead owner's put: the handle is lost, but the object's id is the ref's own."""
-    return PendingValue(ref.binary(), 0, why="the process that owned its ref has died")
+    return ToFetch(ref.binary(), 0, why="the process that owned its ref has died")
 
 
 def ray_values(
@@ -294,17 +296,16 @@ def begin_fetches(items: list[Gettable], deadline: float | None) -> list[Ref | P
 
     Raises: GetTimeoutError if the node is not there by `deadline`.
     """
-    here = attachment(deadline) if is_attached() else None
-    known = {} if here is None else here.known_puts
-    pending: list[Ref | PendingValue] = []
+    known = attachment(deadline).known_puts if is_attached() else {}
+    pending: list[Any] = []
     for each in items:
         if isinstance(each, Array):
-            pending.append(each.begin(deadline))
+            pending.append(each._find_bytes(deadline))
         elif (incarnation := known.get(each.binary())) is not None:
-            pending.append(PendingValue(each.binary(), incarnation, here=here, deadline=deadline))
+            pending.append(ToFetch(each.binary(), incarnation))
         else:
             pending.append(each)
-    return pending
+    return start_fetches(pending, deadline)
 
 
 def fill_in(pending: list[Any], values: dict[Ref, Any], deadline: float | None) -> list[Any]:
@@ -312,22 +313,24 @@ def fill_in(pending: list[Any], values: dict[Ref, Any], deadline: float | None) 
 
     Raises: like `begin_fetches`.
     """
-    return [
-        _begin_value(each, values[each], deadline)
+    filled = [
+        _find_bytes_of(each, values[each], deadline)
         if isinstance(each, ray.ObjectRef) and each in values
         else each
         for each in pending
     ]
+    return start_fetches(filled, deadline)
 
 
-def _begin_value(ref: Ref, value: Any, deadline: float | None) -> Any:
+def _find_bytes_of(ref: Ref, value: Any, deadline: float | None) -> Any:
+    """Return what to fetch for Ray's `value` of `ref`; the value itself if it is no handle."""
     if isinstance(value, Gathered):
-        return PendingValues(each.begin(deadline) for each in value)
+        return PendingValues(each._find_bytes(deadline) for each in value)
     if not isinstance(value, Array):
         return value
     if value._object_id == ref.binary() and value._members is None:
         attachment(deadline).remember_put(value._object_id, value._incarnation)
-    return value.begin(deadline)
+    return value._find_bytes(deadline)
 
 
 def wait(
