@@ -279,7 +279,7 @@ TEST(Frame, AnEarlierVersionIsRefusedAndBothAreNamed) {
   ASSERT_FALSE(header);
   EXPECT_EQ(header.error().code, Code::kWrongVersion);
   EXPECT_EQ(header.error().text,
-            "the peer speaks wire version 1, this node 2; start both from the same release");
+            "the peer speaks wire version 1, this node 3; start both from the same release");
 }
 
 TEST(Frame, LengthsAreBoundedByType) {
