@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programmer errors end the process, also in release builds. A peer's bytes or death never reach a
 // check: those are values of error.h. Leaf header.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdio>

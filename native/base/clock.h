@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Points in time and lengths of time as integers of nanoseconds. No clock is read here: time enters
 // every machine as an argument, and the threads that own a machine read it by io/read_clock.h. Leaf
-// header. SPDX-License-Identifier: Apache-2.0
+// header.
 #pragma once
 
 #include <compare>

@@ -1,4 +1,5 @@
-// memcpy without its slow case. Leaf header. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// memcpy without its slow case. Leaf header.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operating errors as values. One enum for the whole product; bindings/ maps each code to exactly
 // one Python exception. Texts name the thing, the cause and the next step. Leaf header.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The input of a fuzzer, consumed piece by piece. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// The input of a fuzzer, consumed piece by piece.
 #pragma once
 
 #include <algorithm>

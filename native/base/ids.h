@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of things. Every kind of number has its own type, so that a stripe is never passed for a
 // block. All are values with a total order; none owns anything. Leaf header.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

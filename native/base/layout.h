@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layout of an object: text of its client that the core neither reads nor changes. All copies
 // share one string, so a short message that names a long layout keeps no copy of it. Any thread.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every limit of the product: value, unit, reason, and relation to the others.
 // A limit of a queue, a table or a share of a turn is a field of EngineConfig or TurnLimits,
 // because the simulator draws it small. Only its default stands here.
 // A limit that decides whether a frame is refused is the same at all nodes and is no field: sizes
 // of frames and layouts, kNeedlessBlocksMax, kPartsMax, kStripesMax, kReduceSourcesMax,
 // kViewMembersMax, kRailsMax.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// The value of a result that a test depends on. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// The value of a result that a test depends on.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small deterministic generator (xoshiro256**, Blackman and Vigna 2018), seeded by splitmix64.
 // The only source of randomness in plan/ and sim/: the seed is an argument, so every run can be
-// replayed. SPDX-License-Identifier: Apache-2.0
+// replayed.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // A value or an Error: shaped like std::expected, so that it can become an alias once the
 // compiler's library has it under C++20. Leaf header (uses error.h and check.h only).
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits on one turn of the reactor, until it looks at the sockets again. Plain data; node/ keeps
 // to them, and the simulator draws them small.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Sizes and durations as literals, so that no number appears without its unit. Leaf header.
 // SPDX-License-Identifier: Apache-2.0
+// Sizes and durations as literals, so that no number appears without its unit. Leaf header.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python values <-> the values of native/, and errors as exceptions. Used by module.cc only; every
 // function needs the GIL.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <nanobind/nanobind.h>

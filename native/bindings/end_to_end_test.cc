@@ -1,5 +1,5 @@
-// Nodes and clients in one process, over real sockets on loopback: what the bindings stand on.
 // SPDX-License-Identifier: Apache-2.0
+// Nodes and clients in one process, over real sockets on loopback: what the bindings stand on.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

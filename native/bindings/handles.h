@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The handles of a client in Python: requests, and memory as buffers. Used by module.cc only. Every
 // function needs the GIL, and releases it where it may wait, map or unmap.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lifetime of the objects that Python holds: handles, calls without the GIL, memory as buffers, and
 // their behaviour at the end of the process. Used by all of bindings. Every function needs the GIL,
 // which also guards the static variables here.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // hoplite_ray._native: convert, release the GIL, call, map the error. Nothing else. The reactor
 // thread of NativeNode never takes the GIL.
-// SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>

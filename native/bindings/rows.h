@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of a node, row by row, as dicts whose keys are the fields of control.proto. Used by
 // module.cc only; every function needs the GIL.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <nanobind/nanobind.h>

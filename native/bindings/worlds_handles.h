@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The handles of worlds in Python: a world, and its operations. Used by worlds*.cc only. Every
 // function needs the GIL, and releases it where it may wait.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <nanobind/nanobind.h>

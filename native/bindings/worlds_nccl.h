@@ -1,4 +1,5 @@
-// NCCL for worlds, as classes of the extension module. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// NCCL for worlds, as classes of the extension module.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // TLS of connections that Python begins and worlds go on with: a session is greeted and introduced
 // here, and then moves to an edge or a watch. Used by worlds.cc only; every function needs the GIL,
-// which is what makes a session one thread's at a time. SPDX-License-Identifier: Apache-2.0
+// which is what makes a session one thread's at a time.
 #pragma once
 
 #include <nanobind/nanobind.h>

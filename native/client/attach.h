@@ -1,5 +1,5 @@
-// The first exchange with a node: Attach, Attached and the arena's two descriptors.
 // SPDX-License-Identifier: Apache-2.0
+// The first exchange with a node: Attach, Attached and the arena's two descriptors.
 #pragma once
 
 #include <string>

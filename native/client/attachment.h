@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state that all requests, views and the Client of one attachment share: the Unix socket to the
 // node, the arena's two descriptors, and the table of pending requests. One mutex guards the table.
 // An outbox sends, so no call waits for the node. Reading is by leader and followers: one of the
@@ -5,8 +6,7 @@
 // own answer is there. next_finished() waits for many requests. It reads only while no thread waits
 // for a single one, because that thread would need a second wake-up.
 // Lives as long as the last request or view that points to it; the socket closes with it. After a
-// fork the child's copy is dead: it never sends and never locks. Pins that are alive at the fork
-// are released with the last copy of the socket. SPDX-License-Identifier: Apache-2.0
+// fork the child's copy never sends and never locks; pins go with the last copy of the socket.
 #pragma once
 
 #include <atomic>

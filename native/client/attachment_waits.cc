@@ -1,5 +1,5 @@
-// How answers arrive: the thread that reads the socket, and the threads that it wakes.
 // SPDX-License-Identifier: Apache-2.0
+// How answers arrive: the thread that reads the socket, and the threads that it wakes.
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>

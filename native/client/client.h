@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store's part in a worker or driver process: attach to the process's own node, put, get,
 // delete, reduce. Owns the Unix socket and both descriptors of the node's arena. Every method may
 // be called from any thread, and none takes the GIL.
@@ -9,7 +10,6 @@
 //  - When the node dies, every pending request ends with kNodeLost; views stay valid.
 //  - In a forked child every call answers kInvalidArgument ("unusable after fork").
 // Design decisions 6 and 18.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The client against a scripted node: a LocalPort whose answers the test chooses.
 // SPDX-License-Identifier: Apache-2.0
+// The client against a scripted node: a LocalPort whose answers the test chooses.
 #include "client/client.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards the state that fork(2) must not copy. Tells every attachment of the process about a fork.
 // In the child it replaces each shared mapping by private zeros, because the child could write
 // through it into a range that the node has reused. Owns the lists of both. Any thread.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

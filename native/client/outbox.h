@@ -1,9 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames to the node, in order. The socket gets at once as much as it takes. The rest waits here,
 // and the outbox's thread writes it when the socket has room. So no caller ever waits for a node
 // that does not read, because it is stopped, swapped out or in a long turn. Owns the waiting frames
 // and the thread, which starts with the first of them, but not the socket. Any thread. A forked
 // child neither sends nor locks.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>

@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies buffers into a reserved range, a part at a time, by as many threads as call work(). Owns
 // the position of the next part, and how far the range is complete from its start. pwrite(2) is the
 // cheapest way, but takes the file's lock. So one thread at a time writes, and the others map the
 // pages of their parts, filled in by one call (docs/internals/gotchas.md).
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // One pending operation of a client. A handle: it may outlive its Client (it then fails with
 // kNodeLost) and may be dropped at any time (a dropped answer releases its pin). Every method may
 // be called from any thread.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>

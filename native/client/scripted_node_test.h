@@ -1,5 +1,5 @@
-// A node whose answers a test chooses, behind a real LocalPort in a thread of its own.
 // SPDX-License-Identifier: Apache-2.0
+// A node whose answers a test chooses, behind a real LocalPort in a thread of its own.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A client whose node reads nothing: no call waits for it, and nothing is lost meanwhile.
 // SPDX-License-Identifier: Apache-2.0
+// A client whose node reads nothing: no call waits for it, and nothing is lost meanwhile.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>

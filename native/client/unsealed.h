@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // The range of a reserved put as memory to write into, for empty(). Owns a shared mapping of it and
 // the put; sealing turns the mapping, in place, into a private one like a View's. The node's pin is
 // taken by the seal itself, so no deletion can come in between. Destroying it unmaps first; then
 // the pin goes or, unsealed, the put is cancelled. Any thread; writing through bytes() while
 // another thread seals ends up in the object or stays private, byte by byte. In a forked child an
-// unsealed range reads as zeros. Design decision 6. SPDX-License-Identifier: Apache-2.0
+// unsealed range reads as zeros. Design decision 6.
 #pragma once
 
 #include <atomic>

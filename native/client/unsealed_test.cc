@@ -1,5 +1,5 @@
-// A reserved range as memory: shared until it is sealed, private and pinned afterwards.
 // SPDX-License-Identifier: Apache-2.0
+// A reserved range as memory: shared until it is sealed, private and pinned afterwards.
 #include "client/unsealed.h"
 
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a received object in this process: a private copy-on-write mapping of the node's
 // arena (writes change this process's own pages only, design decision 6), or an owned copy of a
 // small object. Owns the mapping and the node's pin: destroying it unmaps first and releases the
 // pin then. Any thread; never throws, never waits for an answer. Stays valid when the node or the
 // Client is gone, and in a forked child (which never releases: the pin then lasts until both end).
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// One thread that waits for many requests, beside threads that wait for one each.
 // SPDX-License-Identifier: Apache-2.0
+// One thread that waits for many requests, beside threads that wait for one each.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Large puts: several buffers, and writes that are stopped.
 // SPDX-License-Identifier: Apache-2.0
+// Large puts: several buffers, and writes that are stopped.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Unix socket that clients attach to: a stream socket in a directory of mode 0700. It checks
 // that a client has the same user (SO_PEERCRED) and hands it the arena's two descriptors
 // (SCM_RIGHTS). It turns frames into Commands, and Replies into frames. Clients are taken in turn.
@@ -7,7 +8,6 @@
 //    takes its commands. It cuts the client off at untaken_bytes_max.
 //  - A client that is cut off may live on with views and ranges. So the port reports its end only
 //    when the client has closed its side.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The clients' socket from a client's side, with real sockets and bytes as they lie on the wire.
 // SPDX-License-Identifier: Apache-2.0
+// The clients' socket from a client's side, with real sockets and bytes as they lie on the wire.
 #include "io/local_port.h"
 
 #include <gtest/gtest.h>

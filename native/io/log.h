@@ -1,5 +1,5 @@
-// Lines of the node's log in the form of its Python half: time, level, logger, text. Any thread.
 // SPDX-License-Identifier: Apache-2.0
+// Lines of the node's log in the form of its Python half: time, level, logger, text. Any thread.
 #pragma once
 
 #include <ctime>

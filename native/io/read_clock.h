@@ -1,4 +1,5 @@
-// The clock that all native threads read. Any thread. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// The clock that all native threads read. Any thread.
 #pragma once
 
 #include <time.h>

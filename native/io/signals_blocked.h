@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks all signals of its thread while it lives. A thread that is started meanwhile inherits
-// this, so signals stay with the process's own threads. SPDX-License-Identifier: Apache-2.0
+// this, so signals stay with the process's own threads.
 #pragma once
 
 #include <signal.h>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The only way into the reactor for other threads: commands of the control plane, and the order to
 // stop. Owns a queue under a mutex; any thread may push, only the reactor takes. Pushing wakes the
-// reactor. SPDX-License-Identifier: Apache-2.0
+// reactor.
 #pragma once
 
 #include <atomic>

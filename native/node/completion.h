@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The only way out of the reactor to other threads: events for the control plane, and counters as
 // they were last published. Owns both under a mutex; only the reactor writes, any thread reads.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <condition_variable>

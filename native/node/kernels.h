@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arithmetic of reduces, element by element. Leaf functions without state. Spans may start at
 // any byte and need not be whole vectors of the processor. The rules are numpy's: integers wrap
 // around, max and min of floats are NaN if either is, a bool is a byte of 0 or 1. 16-bit floats are
 // folded into an accumulator of float32, and finish() rounds once.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // How fast every kernel is on one core, on a block that stays in its cache:
 // kernels_bench BLOCK_BYTES SECONDS_EACH. One JSON object per line; benchmarks/kernels.py reads
-// them. SPDX-License-Identifier: Apache-2.0
+// them.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every kernel against the obvious loop, in long double, on values whose results it knows exactly;
-// 16-bit floats against a rounding that is written another way. SPDX-License-Identifier: Apache-2.0
+// 16-bit floats against a rounding that is written another way.
 #include "node/kernels.h"
 
 #include <gtest/gtest.h>

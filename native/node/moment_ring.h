@@ -1,5 +1,5 @@
-// The newest moments of one sort, in a fixed number of places. Reactor thread only.
 // SPDX-License-Identifier: Apache-2.0
+// The newest moments of one sort, in a fixed number of places. Reactor thread only.
 #pragma once
 
 #include <algorithm>

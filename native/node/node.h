@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // One node of the cluster: the reactor thread, which decides and moves everything (run() is the
 // whole program on one screen), and what it owns: the Engine, the arena, all links, the clients'
 // socket. Other threads reach it only through the command queue (in) and the completion (out).
-// Design decision 1. SPDX-License-Identifier: Apache-2.0
+// Design decision 1.
 #pragma once
 
 #include <cstdint>

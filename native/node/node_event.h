@@ -1,5 +1,5 @@
-// An event that a node reports to the control plane. Plain data.
 // SPDX-License-Identifier: Apache-2.0
+// An event that a node reports to the control plane. Plain data.
 #pragma once
 
 #include <cstdint>

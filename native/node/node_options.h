@@ -1,5 +1,5 @@
-// The options of a node. Node::start validates them once.
 // SPDX-License-Identifier: Apache-2.0
+// The options of a node. Node::start validates them once.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // The history of each object on this node, for `hoplite-ray trace`, in fixed memory. Every command,
 // event and action that names an object becomes a Moment in a ring. Gets have a ring of their own,
 // so that many gets push out no puts and transfers. Cost: one branch each when off;
 // benchmarks/overhead.py shows the cost when on. With the option `trace` it prints lines on
 // standard error, `trace <object in hex> <kind>`, for examples/follow_a_block.py. Reactor thread
 // only.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

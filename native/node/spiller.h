@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // The helper thread that moves objects between the arena and the file of spilled ones, so that no
 // turn of the reactor waits for a disk. Owns the file and both queues; jobs are done in the order
 // given. The engine keeps a job's range of the arena until it is answered. All methods are of the
-// reactor. SPDX-License-Identifier: Apache-2.0
+// reactor.
 #pragma once
 
 #include <condition_variable>

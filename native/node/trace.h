@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last actions of a reactor, for a failed check: a ring of fixed size. The reactor's thread
 // writes it, and check_failed of that thread prints it. Costs one store per turn and per action.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine's whole border: Command in from clients, IoEvent in from io/, Action out, and (from
 // transfer_messages.h) the Message that travels between nodes. Plain structs in std::variant; the
-// one header of plan/ that wire/, io/, node/ and client/ know. SPDX-License-Identifier: Apache-2.0
+// one header of plan/ that wire/, io/, node/ and client/ know.
 #pragma once
 
 #include <optional>

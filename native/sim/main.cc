@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hoplite_sim: random lives of a cluster, by seed, or every order of events in a tiny one.
 //   hoplite_sim --seed N [--seeds COUNT] [--trace] [--canary NAME] [--limits small|default]
 //               [--turns real|plain] [--liar one|none]
@@ -10,7 +11,6 @@
 // one border of an engine on purpose: it must fail. --scale prints a line of JSON for each case of
 // a large cluster (sim/runs/scale.h; benchmarks/scale.py has it as a table). --arrivals does so for
 // allreduces whose sources arrive late (sim/runs/arrivals.h).
-// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

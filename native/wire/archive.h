@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // One description of a struct's fields, walked in both directions: `fields(archive, value)` with a
 // Writer appends them little-endian, with a Reader (reader.h) takes them out again. Used by
-// frame.cc, local_frame.cc and sim/model/liar.cc only. Pure. SPDX-License-Identifier: Apache-2.0
+// frame.cc, local_frame.cc and sim/model/liar.cc only. Pure.
 #pragma once
 
 #include <array>

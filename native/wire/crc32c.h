@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // CRC-32C (Castagnoli) of a block's bytes, as every block header carries it. Pure; the processor's
 // own instruction where there is one (decided once), else a table.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fields of the frames to and from an object's home, in the order of docs/internals/wire.md. A
 // new field is one line here and one in docs/internals/wire.md. Used by frame.cc and
-// sim/model/liar.cc. SPDX-License-Identifier: Apache-2.0
+// sim/model/liar.cc.
 #pragma once
 
 #include "wire/frame.h"

@@ -1,9 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes <-> the frames that nodes exchange: Message (control connections), BlockHeader (bulk) and
 // LinkFrame (the first frames of both). Pure functions, total on hostile input: nothing throws, no
 // length is believed before it is checked against base/limits.h and against the bytes that are
 // there. A payload is never touched here: it is sent beside header and body by scatter/gather.
 // Grammar and worked examples: docs/internals/wire.md.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

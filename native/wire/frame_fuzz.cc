@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer: whatever a peer or a client sends, decoding is total, and what decodes encodes to the
 // bytes it came from: nothing is believed that was not said. `make fuzz` gives it its time.
-// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

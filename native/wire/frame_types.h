@@ -1,5 +1,5 @@
-// The number of the type of each frame's struct, as in frame.h. Used by frame.cc only.
 // SPDX-License-Identifier: Apache-2.0
+// The number of the type of each frame's struct, as in frame.h. Used by frame.cc only.
 #pragma once
 
 #include "plan/messages.h"

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fields of the frames about the keepers of an object, like directory_fields.h. Used by
 // frame.cc and sim/model/liar.cc.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "wire/frame.h"

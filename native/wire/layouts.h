@@ -1,9 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // The long layouts that one end of a connection has sent to the other. Sender and receiver keep
 // equal tables, because the receiver reads frames in the order in which they were written. So a
 // layout of some hundred kilobytes travels once, and later as its number in the table. A decoded
 // layout shares the table's text, so its memory is bounded by the bytes received. Bound:
 // kLayoutTableBytesMax; the oldest are evicted first.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

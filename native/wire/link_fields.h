@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fields of the frames between receiver and sender, and of those by which two nodes meet, in
 // the order of docs/internals/wire.md. Used by frame.cc and sim/model/liar.cc.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Takes the fields of a struct out of bytes of a peer, and remembers whether all of them were there
-// and in range; see archive.h. Pure. SPDX-License-Identifier: Apache-2.0
+// and in range; see archive.h. Pure.
 #pragma once
 
 #include <array>

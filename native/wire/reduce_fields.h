@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fields of the frames of a reduce, in the order of docs/internals/wire.md: from the caller and
 // the owners to the home, and from the home to them and to all other nodes. Used by frame.cc and
 // sim/model/liar.cc.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "wire/directory_fields.h"

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // How ids, lists and the values that frames of both kinds share are walked; see archive.h. Used by
-// frame.cc, local_frame.cc and sim/model/liar.cc only. Pure. SPDX-License-Identifier: Apache-2.0
+// frame.cc, local_frame.cc and sim/model/liar.cc only. Pure.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Holds the code to docs/internals/wire.md: its worked examples are encoded and decoded, its
-// numbers looked up. SPDX-License-Identifier: Apache-2.0
+// numbers looked up.
 #include "wire/wire_doc_test.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Reads docs/internals/wire.md, for the tests that hold the code to it.
 // SPDX-License-Identifier: Apache-2.0
+// Reads docs/internals/wire.md, for the tests that hold the code to it.
 #pragma once
 
 #include <cctype>

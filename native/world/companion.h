@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // A transport that carries operations of a world outside of its edges, for example NCCL. The world
 // holds its lock during each call, so a companion returns at once and never calls the world.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

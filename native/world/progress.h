@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one thread of a process that moves bytes of all its worlds when no caller does, and that
 // learns of peers' deaths. It sleeps while nothing waits. Any thread may call it.
-// Design decision 22g. SPDX-License-Identifier: Apache-2.0
+// Design decision 22g.
 #pragma once
 
 #include <sys/types.h>

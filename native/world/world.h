@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 // One world as one member sees it: an edge to each other member, the operations in flight, and how
 // the world ended. It breaks as a whole at the first end of a member that it notices, and tells the
 // other members. Other worlds are not affected. Any thread: one lock, held for a turn at most and
 // never while waiting. The caller's thread carries an operation first, then the progress thread.
 //  - An operation has succeeded if and only if its state is kDone. Nothing succeeds after the end.
 //  - The caller's memory is not touched once the operation's state is not kPending.
-// MultiWorld; design decision 22. SPDX-License-Identifier: Apache-2.0
+// MultiWorld; design decision 22.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Worlds of members that all live in this process, each with a port of its own.
 // SPDX-License-Identifier: Apache-2.0
+// Worlds of members that all live in this process, each with a port of its own.
 #include "world/world.h"
 
 #include <gtest/gtest.h>

@@ -355,6 +355,11 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (text.banners, {"a.py": "# " + "-" * 20 + "\n"}, {"a.py": "# -- a dash\n"}),
     (
+        text.licences,
+        {"native/a.h": "// A.\n// SPDX-License-Identifier: Apache-2.0\n"},
+        {"native/a.h": "// SPDX-License-Identifier: Apache-2.0\n// A.\n"},
+    ),
+    (
         exports.exports,
         {"hoplite_ray/a.py": '__all__ = ["b", "A"]\nclass A: ...\ndef b(): ...\n'},
         {"hoplite_ray/a.py": '__all__ = ["A", "b"]\nclass A: ...\ndef b(): ...\n'},

@@ -51,6 +51,7 @@ CHECKERS: dict[str, Checker] = {
     "unfinished work": text.unfinished,
     "machine paths": text.machine_paths,
     "banners": text.banners,
+    "licences": text.licences,
     "sorted and complete __all__": exports.exports,
     "few names at the top": exports.top_names,
     "dead sources": dead_files.cpp_sources,

@@ -43,3 +43,13 @@ def machine_paths(tree: Tree) -> list[str]:
 def banners(tree: Tree) -> list[str]:
     sources = Tree(tree.root, tuple(tree.cpp + tree.python))
     return _lines_with(sources, BANNER, "no banner, no author, no copyright line")
+
+
+def licences(tree: Tree) -> list[str]:
+    """Each native source names its licence in its first line."""
+    first = "// SPDX-License-Identifier: Apache-2.0"
+    return [
+        f"{path}: the first line must be {first}"
+        for path in tree.cpp
+        if not tree.read(path).startswith(first + "\n")
+    ]

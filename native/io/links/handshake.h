@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // The handshake of one connection between two nodes: Hello ->, <- Welcome, Proof ->. Each side
 // proves that it has the ticket of this pair of nodes, which is derived from the cluster's secret.
 // Neither ticket nor secret travels. Nonces make every proof new; the proofs cover every field of
 // both frames. Owns no descriptor: frames in, frames out. Reactor thread only.
-// docs/internals/wire.md. SPDX-License-Identifier: Apache-2.0
+// docs/internals/wire.md.
 #pragma once
 
 #include <optional>

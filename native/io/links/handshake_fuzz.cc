@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer: a stranger without the secret says anything to either side of a handshake; it never
-// gets through. SPDX-License-Identifier: Apache-2.0
+// gets through.
 #include <cstddef>
 #include <cstdint>
 #include <span>

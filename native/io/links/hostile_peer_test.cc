@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Strangers send arbitrary bytes to an open port: they lose their connection, and no other peer is
-// affected. SPDX-License-Identifier: Apache-2.0
+// affected.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The link to one peer: its rails, and whether it is wanted and up. Plain data; Links changes it.
-// Reactor thread only. SPDX-License-Identifier: Apache-2.0
+// Reactor thread only.
 #pragma once
 
 #include <algorithm>

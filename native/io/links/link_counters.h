@@ -1,5 +1,5 @@
-// Counters of all links of one node. Plain data.
 // SPDX-License-Identifier: Apache-2.0
+// Counters of all links of one node. Plain data.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The life of a link: from Connect over its actions to its end. links_meeting.cc has the
-// handshakes. SPDX-License-Identifier: Apache-2.0
+// handshakes.
 #include "io/links/links.h"
 
 #include <algorithm>

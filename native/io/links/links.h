@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All rails to all peers: listens, dials, shakes hands (handshake.h), makes IoEvents of arrivals.
 // Owns all TCP descriptors of the node except the liveness thread's. Reactor thread only.
 //  - The member with the smaller node id dials, and redials until it knows that the peer is dead.
@@ -8,7 +9,7 @@
 //  - Without GOODBYE a peer is dead when that thread says so, every rail refuses the dial (the
 //    other side only probes), another life proves itself, or the link stays down.
 //  - No event of a node reaches the engine before Connect: its open connections wait unread.
-// Decisions 7 and 19. SPDX-License-Identifier: Apache-2.0
+// Decisions 7 and 19.
 #pragma once
 
 #include <cstdint>

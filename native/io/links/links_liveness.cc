@@ -1,5 +1,5 @@
-// How Links uses the liveness thread: hands connections over to it and handles its events.
 // SPDX-License-Identifier: Apache-2.0
+// How Links uses the liveness thread: hands connections over to it and handles its events.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -1,5 +1,5 @@
-// From the first SYN to the last proof: accepting, dialling, probing and the handshake.
 // SPDX-License-Identifier: Apache-2.0
+// From the first SYN to the last proof: accepting, dialling, probing and the handshake.
 #include <sys/socket.h>
 
 #include <algorithm>

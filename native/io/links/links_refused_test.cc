@@ -1,4 +1,5 @@
-// Peers that refuse every dial are dead. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// Peers that refuse every dial are dead.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>

@@ -1,5 +1,5 @@
-// Messages, blocks and lives of links between two sides.
 // SPDX-License-Identifier: Apache-2.0
+// Messages, blocks and lives of links between two sides.
 #include "io/links/links_test.h"
 
 #include <memory>

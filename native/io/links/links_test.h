@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two sides of a link with real sockets on loopback. Time is the test's: limits pass without
-// waiting for them. SPDX-License-Identifier: Apache-2.0
+// waiting for them.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Two sides of which not both have TLS of use to the other, and strangers to one that has.
 // SPDX-License-Identifier: Apache-2.0
+// Two sides of which not both have TLS of use to the other, and strangers to one that has.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>

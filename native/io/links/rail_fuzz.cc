@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer: a member says anything on its bulk and control connections, cut into any pieces. No
-// byte of it lands outside of what it may fill. SPDX-License-Identifier: Apache-2.0
+// byte of it lands outside of what it may fill.
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where arriving blocks go: the places that OpenReceive has allowed, per sender and transfer. Pure.
 // The one place that decides whether a peer's offset may touch the arena.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The log lines about refused connections, for operators: the reason, at once. The number of lines
 // per minute is bounded, so a stranger can't fill a disk with attempts. Counters count every
 // refusal. Plain state; time enters as an argument.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

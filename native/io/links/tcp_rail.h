@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rail to one peer is two TCP connections: control (messages, small objects) and bulk (blocks).
 // A RailConnection is either of them: it owns the descriptor, the frames waiting to go out and the
 // frame or block that is coming in. Payloads of blocks are sent from and received into the arena
 // itself; no byte of them is copied here. Every length is checked before anything is allocated; an
 // Error means: close. Partial reads and writes are the normal case. Reactor thread only. Design
-// decision 19. SPDX-License-Identifier: Apache-2.0
+// decision 19.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// A bulk connection's ends on loopback, without the links around them.
 // SPDX-License-Identifier: Apache-2.0
+// A bulk connection's ends on loopback, without the links around them.
 #include "io/links/tcp_rail.h"
 
 #include <gtest/gtest.h>

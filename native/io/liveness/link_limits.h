@@ -1,5 +1,5 @@
-// Bounds of links that tests and operators may set. Plain data.
 // SPDX-License-Identifier: Apache-2.0
+// Bounds of links that tests and operators may set. Plain data.
 #pragma once
 
 #include <cstddef>

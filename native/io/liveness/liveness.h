@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Detects the death of peers: the reactor's end of the liveness thread. That thread owns one
 // connection per rail to each peer, in a descriptor table of its own (close_range with
 // CLOSE_RANGE_UNSHARE). Linux frees the memory of a killed process before it closes the files that
@@ -9,7 +10,6 @@
 //    memory is shared.
 //  - Peers see a death, as they should, when a Liveness is destroyed without forget (Goodbye).
 // Used by Links only, on the reactor thread. Needs Linux 5.9. Design decision 7.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>

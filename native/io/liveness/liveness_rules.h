@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides from the signs of each peer's process: dead, unreachable, frozen, or merely busy. One
 // instance per node, fed by the liveness thread; no descriptor, no clock, no lock.
 //  - A process has ended when all its connections have ended without Goodbye, because the kernel
@@ -10,7 +11,6 @@
 //    peer.
 //  - A busy peer is never dead, because its Pulse comes from a thread that has no other work.
 // Design decision 7.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <bitset>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thread with real TCP connections on loopback. tests/process has the tests that kill
-// processes. SPDX-License-Identifier: Apache-2.0
+// processes.
 #include "io/liveness/liveness.h"
 
 #include <dirent.h>

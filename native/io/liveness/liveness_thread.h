@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The liveness thread itself, which runs in a descriptor table of its own. Used by liveness.cc
 // only; all state belongs to that one thread.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

@@ -1,10 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // The node's memory for objects: one memfd of fixed size, mapped shared in the node. It has no name
 // on disk, so nothing is left after SIGKILL. Owns the mapping and two descriptors. Producers
 // pwrite(2) through the writable one; receivers map the read-only one privately. plan/inventory
 // decides which range belongs to which object. Reactor thread only; clients use the descriptors.
 // A range is never truncated or punched, so a stale mapping can read old bytes but never fault.
 // Design decision 6; each rule is a test and a line in docs/internals/gotchas.md.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

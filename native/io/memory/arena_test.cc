@@ -1,5 +1,5 @@
-// The rules of design decision 6, one test each; docs/internals/gotchas.md has their lines.
 // SPDX-License-Identifier: Apache-2.0
+// The rules of design decision 6, one test each; docs/internals/gotchas.md has their lines.
 #include "io/memory/arena.h"
 
 #include <fcntl.h>

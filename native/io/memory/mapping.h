@@ -1,5 +1,5 @@
-// Owns one mapping of a file. Leaf header of io/.
 // SPDX-License-Identifier: Apache-2.0
+// Owns one mapping of a file. Leaf header of io/.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file of spilled objects. It has no name, so nothing is left after SIGKILL, and it has holes
 // where ranges were released. Owns its descriptor. One thread uses it; its calls wait for the disk.
 // plan/ decides which range belongs to which object.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// An authority of certificates, made on the spot, for tests. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// An authority of certificates, made on the spot, for tests.
 #pragma once
 
 #include <openssl/evp.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Polls an event source for a moment before its caller goes to sleep. Waking an idle core takes
 // longer than a small get (docs/internals/gotchas.md), and a peer process on the same machine
 // answers at once. Two rules bound the cost:
@@ -6,7 +7,6 @@
 //  - After a look in vain the caller rests, and each rest is twice as long as the last one. A
 //    caller spends at most a hundredth of its time on looks, so other threads get the cores.
 // One thread at a time. docs/internals/architecture.md.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // A listening socket. A connection in its backlog never wakes the poller in vain: when the process
 // has no descriptor left, the listener accepts the first one with a reserved descriptor and closes
 // it. Reactor thread only.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <optional>

@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // The connections that have not proven themselves yet. When there are too many, the oldest one of
 // the address with the most is displaced. So one stranger at one address holds no place that
 // another peer needs. IPv6 addresses count by their network, because one machine may use any
 // address of its network. Plain state. Reactor thread only. Design decision 19d.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

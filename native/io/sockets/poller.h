@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // One epoll instance and the descriptor that wakes it. Level-triggered, so a turn may stop at its
 // byte limit and find the rest again. wake() may be called from any thread; all else belongs to the
 // reactor. The caller chooses tokens and never reuses them. So an event of a descriptor that was
 // closed in the same turn matches no token.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/epoll.h>

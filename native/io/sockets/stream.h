@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The byte stream of one connection between nodes, plain or by TLS. Owns the descriptor. Partial
 // reads and writes are the normal case. One thread at a time.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/uio.h>

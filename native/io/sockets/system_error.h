@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns a failed system call into an Error whose text has the call, its object and errno. Leaf
 // header.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cerrno>

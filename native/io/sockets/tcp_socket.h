@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Addresses as text ("192.0.2.1:7000", "[2001:db8::1]:7000") and the options of a node's TCP
-// sockets. Every socket is non-blocking and closed on exec. SPDX-License-Identifier: Apache-2.0
+// sockets. Every socket is non-blocking and closed on exec.
 #pragma once
 
 #include <sys/socket.h>

@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // TLS 1.3 between nodes, by OpenSSL, if the option data_tls is set. Both ends show a certificate
 // that the cluster's authority has signed. One session belongs to one connection. It encrypts bytes
 // into records, which wait here until the kernel takes them, so no write is ever half done. It
 // decrypts the records that arrive. It owns no descriptor. One thread at a time; decision 15b.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <openssl/types.h>

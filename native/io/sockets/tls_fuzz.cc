@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer: a relay between two ends of TLS cuts, delays, changes and repeats their bytes, and
 // each end reads as it likes. An end receives only bytes that the other has sent, in that order.
-// SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>
 
 #include <algorithm>

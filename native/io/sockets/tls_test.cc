@@ -1,5 +1,5 @@
-// Sessions over a socket pair, without the links around them: what leaves, what comes, what ends.
 // SPDX-License-Identifier: Apache-2.0
+// Sessions over a socket pair, without the links around them: what leaves, what comes, what ends.
 #include "io/sockets/tls.h"
 
 #include <gtest/gtest.h>

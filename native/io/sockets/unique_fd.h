@@ -1,5 +1,5 @@
-// Owns one file descriptor. Leaf header of io/.
 // SPDX-License-Identifier: Apache-2.0
+// Owns one file descriptor. Leaf header of io/.
 #pragma once
 
 #include <unistd.h>

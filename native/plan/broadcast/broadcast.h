@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Policy only: the number of stripes of a broadcast, and the holder that feeds each receiver in
 // each stripe. The object's home plans the tree with it for all receivers that wait at publish
 // time. Lease by lease, the home also grows and repairs the tree with it (decision 4; Hoplite,
 // section 4; stripes after SplitStream, Castro et al. 2003).
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// The policy alone: the choice among given candidates. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// The policy alone: the choice among given candidates.
 #include "plan/broadcast/broadcast.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // One receiver fetching one stripe of one object from one sender: which blocks have landed, and
 // when to give credit for more. The bytes land either in the object's own range, or in a few slots
-// from which a reduce folds them (design decisions 4, 5, 19). SPDX-License-Identifier: Apache-2.0
+// from which a reduce folds them (design decisions 4, 5, 19).
 #pragma once
 
 #include <optional>

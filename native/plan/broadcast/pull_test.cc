@@ -1,5 +1,5 @@
-// One receiver, one stripe, one sender: blocks in any order, credit, resuming.
 // SPDX-License-Identifier: Apache-2.0
+// One receiver, one stripe, one sender: blocks in any order, credit, resuming.
 #include "plan/broadcast/pull.h"
 
 #include <gtest/gtest.h>

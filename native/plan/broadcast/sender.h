@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sending end of pulls: which receivers this node serves, how far each is, and which block goes
 // out next. The order of blocks:
 // - The object with the fewest bytes left to send goes first (design decision 19).
@@ -5,7 +6,6 @@
 // - Each node begins with the receiver after itself, so that not all send to the same one.
 // Blocks of several objects that one receiver folds together are combined here, and sent as one.
 // Invariant: a block is sent only with a credit and when it is here.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>

@@ -1,4 +1,5 @@
-// The sending end: credit, order, and refused receivers. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// The sending end: credit, order, and refused receivers.
 #include "plan/broadcast/sender.h"
 
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // The deletions of one directory shard (decision 24). Each awaits the members that may have some of
 // the object; a member answers a Drop by a claim of nothing. When no member is awaited any more,
 // every node that asked for the deletion gets `Deleted` and stops repeating it. The shard remembers
 // the attempt for a life, to refuse late messages. It awaits a silent member for a life, or until
 // there are too many deletions. Memory: about 300 bytes for each deletion in flight and 150 for
 // each that has ended; both are bounded.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lies and floods that a directory shard's deletions must outlive; what honest members do is in
-// directory_test.cc. SPDX-License-Identifier: Apache-2.0
+// directory_test.cc.
 #include "plan/directory/deletions.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages that the directory receives: claims, deletions, queries, deaths, views. Each change ends
 // in service().
-// SPDX-License-Identifier: Apache-2.0
 #include "plan/directory/directory.h"
 
 #include <algorithm>

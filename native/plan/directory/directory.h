@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // One shard of the object directory: for each object whose home is this node, which nodes hold
 // what, how far, which wait, and which sends to which. Soft state, rebuilt from claims after a
-// change of view or a broken link; until then it grants on what it knows and says of nothing that
-// it is lost (design decision 3). Queries may come before the object. Invariants: per stripe the
-// edges form a forest rooted at complete or producing holders. SPDX-License-Identifier: Apache-2.0
+// change of view or a broken link; until then it grants on what it knows and calls nothing lost
+// (decision 3). Queries may come before the object. Per stripe the edges form a forest.
 #pragma once
 
 #include <algorithm>

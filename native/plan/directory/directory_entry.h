@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of one object at its home's directory shard, built from claims alone. Plain data;
 // Directory owns and changes it.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>

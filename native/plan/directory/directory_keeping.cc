@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeping: which nodes keep an object whose owner has died, or that a draining node hands over, and
 // for how long (decision 16). Derived from the claims alone, so it survives every death and every
 // new view. A home that forgets its question to an adopter asks again.
-// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
 #include "plan/directory/directory.h"

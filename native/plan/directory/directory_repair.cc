@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Repair of edges that are alive but silent or slow. Every receiver reports its stripes each
 // window, and the home moves single edges, which resume where they are (decision 4c). The home
 // judges rates over periods in which all edges get some blocks, never a lag in bytes. It judges an
 // edge only if the sender has blocks that the receiver lacks.
-// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <utility>
 

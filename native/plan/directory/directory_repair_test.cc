@@ -1,5 +1,5 @@
-// The home's reaction to its receivers' progress: which edges it moves, and which it leaves alone.
 // SPDX-License-Identifier: Apache-2.0
+// The home's reaction to its receivers' progress: which edges it moves, and which it leaves alone.
 #include "plan/directory/directory_test.h"
 
 namespace hoplite {

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages that the directory sends: after any change, service() looks at the entry and sends all
 // that it owes.
-// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
 #include "base/check.h"

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // One directory shard alone: its grants, pushes and answers, and the things that it must never say,
 // for any input in any order.
-// SPDX-License-Identifier: Apache-2.0
 #include "plan/directory/directory_test.h"
 
 namespace hoplite {

@@ -1,5 +1,5 @@
-// A directory shard among invented nodes, and verbs for their messages to it.
 // SPDX-License-Identifier: Apache-2.0
+// A directory shard among invented nodes, and verbs for their messages to it.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The commands of clients about objects. Each command's whole answer starts here.
 // SPDX-License-Identifier: Apache-2.0
+// The commands of clients about objects. Each command's whole answer starts here.
 #include <algorithm>
 
 #include "plan/engine/objects.h"

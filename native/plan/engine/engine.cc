@@ -1,5 +1,5 @@
-// The interface of the engine, which handler hears what, and the loop that settles what follows.
 // SPDX-License-Identifier: Apache-2.0
+// The interface of the engine, which handler hears what, and the loop that settles what follows.
 #include "plan/engine/engine.h"
 
 #include "base/check.h"

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // All decisions of one node, and none of its effects. Single-threaded; the same inputs give the
 // same actions, in the simulator and on sockets (design decision 1).
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>

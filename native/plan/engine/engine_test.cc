@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two or three engines wired in memory: what a client asks for is answered once, with the right
-// bytes, and nothing is left behind, whatever interrupts it. SPDX-License-Identifier: Apache-2.0
+// bytes, and nothing is left behind, whatever interrupts it.
 #include "plan/engine/engine_test.h"
 
 #include "plan/engine/one_engine_test.h"

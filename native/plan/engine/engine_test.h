@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // A few engines wired to each other in memory, without wire/: real arenas, one queue of events, and
 // verbs. Time passes only when a test says so. A test can deliver events one at a time, and so
-// interrupt an operation in every state it passes through. SPDX-License-Identifier: Apache-2.0
+// interrupt an operation in every state it passes through.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A node that is asked for bytes that it no longer has must tell the waiting nodes so.
 // SPDX-License-Identifier: Apache-2.0
+// A node that is asked for bytes that it no longer has must tell the waiting nodes so.
 #include "plan/engine/one_engine_test.h"
 
 namespace hoplite {

@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // This node as a home: it passes what other nodes say of objects and reduces to the directory and
 // to the planner of reduces, and sends out what these two decide. Small objects travel as payload:
 // the home keeps a copy of each, and pushes it along a tree of receivers (design decision 18).
-// It has no table: those are Directory's and ReduceTree's. SPDX-License-Identifier: Apache-2.0
+// It has no table: those are Directory's and ReduceTree's.
 #pragma once
 
 #include <optional>

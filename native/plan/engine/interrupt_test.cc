@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations interrupted in every state they pass through: after each number of delivered events a
 // request is cancelled, its client dies, its object is deleted, a link breaks or a node dies. At
 // every moment each request gets one answer, and no byte of the arena is left behind.
-// SPDX-License-Identifier: Apache-2.0
 #include "plan/engine/engine_test.h"
 
 namespace hoplite {

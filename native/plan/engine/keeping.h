@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Objects that are gone or must stay: deletions, orphans, adoptions, and the objects that only this
 // draining node keeps (design decisions 16 and 24). The homes decide; here their decisions become
 // pins, drops and claims.
 // Invariant: while this node drains, `sole_` are the objects that no other node keeps.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <optional>

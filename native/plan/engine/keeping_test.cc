@@ -1,5 +1,5 @@
-// Orphans and adoptions inside one engine whose peers may send untrue messages.
 // SPDX-License-Identifier: Apache-2.0
+// Orphans and adoptions inside one engine whose peers may send untrue messages.
 #include "plan/engine/one_engine_test.h"
 
 namespace hoplite {

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages of a member, and commands of a client, that are well-formed and untrue: they stop no
 // node, and nothing is written outside of a range (docs/internals/attacks.md).
-// SPDX-License-Identifier: Apache-2.0
 #include "plan/engine/one_engine_test.h"
 
 namespace hoplite {

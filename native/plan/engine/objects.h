@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 // The objects of this node: what it has and wants of each, and the clients that put, get and map
 // them. Ranges of the arena are requested, granted, voided and evicted here. Transfers, Folds and
 // Spills advance one object's entry, which find(), at() and make() return. Only Objects erases
 // entries.
 // Invariants: an object with a range does not wait for one, and its rank of eviction in the
 // inventory follows from its state; extents of objects, of ranges without a name and of folds never
-// overlap. SPDX-License-Identifier: Apache-2.0
+// overlap.
 #pragma once
 
 #include <map>

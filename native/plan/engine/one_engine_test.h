@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // One engine of which a test plays client and peer, message by message: for what must hold whatever
 // a peer says, and in states that nodes wired together pass too quickly.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <variant>

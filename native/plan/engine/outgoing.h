@@ -1,9 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // All that leaves this node: the actions of the turn in their order, and the messages to this node
 // itself. It knows which links are up, and drops a message to any other node: Peers repeats
 // everything when the link is up. Replies and grants wait behind queued folds, so it also counts
 // how many bytes a turn may still fold.
 // Invariant: the bytes that are queued are those of the queued folds.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>

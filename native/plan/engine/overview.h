@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The objects and transfers of this node, in rows and words for people, and as waits for the
 // simulator. It reads the tables of the other parts and changes nothing. It owns only the text that
 // refusals share.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <optional>

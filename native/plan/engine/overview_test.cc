@@ -1,5 +1,5 @@
-// The listing of incoming objects: the bytes of each stripe, until its sender is gone.
 // SPDX-License-Identifier: Apache-2.0
+// The listing of incoming objects: the bytes of each stripe, until its sender is gone.
 #include "plan/engine/one_engine_test.h"
 
 namespace hoplite {

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // An owner of a reduce that also reads the result: it has its own stripes whole, and other owners'
-// stripes in part. SPDX-License-Identifier: Apache-2.0
+// stripes in part.
 #include "plan/engine/one_engine_test.h"
 
 namespace hoplite {

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // All parts of one node's engine, and what they share: its configuration, the time of the turn, and
 // the counters. A part owns its tables. The others call its named methods, or read through its
 // const accessors. Single-threaded: Engine sets `now` and calls one handler at a time.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "plan/directory/directory.h"

@@ -1,5 +1,5 @@
-// A member whose view comes late. Its peers' messages of the newer view do not fit into its memory.
 // SPDX-License-Identifier: Apache-2.0
+// A member whose view comes late. Its peers' messages of the newer view do not fit into its memory.
 #include "plan/engine/one_engine_test.h"
 
 namespace hoplite {

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // The other members: the view, which of them are connected, their messages of a newer view, and
 // whether this node drains. After a new view or a reconnect a node repeats everything that it has
 // said, to one home or to all, because homes keep soft state (design decision 2).
 // Invariants: every connected node is a member of the view; messages that are parked are of a newer
-// view than this node's. SPDX-License-Identifier: Apache-2.0
+// view than this node's.
 #pragma once
 
 #include <cstddef>

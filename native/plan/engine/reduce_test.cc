@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reduces from the first confirmed source to the get of the result, over a few engines wired in
-// memory, undisturbed and interrupted in every state. SPDX-License-Identifier: Apache-2.0
+// memory, undisturbed and interrupted in every state.
 #include "plan/engine/engine_test.h"
 
 namespace hoplite {

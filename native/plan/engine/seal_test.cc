@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Large puts whose writer keeps its mapping: the seal takes a pin, and no deletion frees the range
 // before the writer has let go of it.
-// SPDX-License-Identifier: Apache-2.0
 #include "plan/engine/engine_test.h"
 
 namespace hoplite {

@@ -1,10 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // Spilling: pinned objects leave the arena for a file and come back when a client or a peer reads
 // them (decision 6c). Writing makes a copy in the file. An object with such a copy may be evicted
 // from the arena, like a copy of another node's object, and keeps its pin. There is no state in
 // between: an object that is being written is read from the arena, and an object that is being read
 // back is served as far as it has come. Owns the file's ranges and what is under way.
 // Invariant: a pin of this node keeps the range of each object that is under way.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>

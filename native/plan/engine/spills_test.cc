@@ -1,5 +1,5 @@
-// The jobs that one engine gives its spill file, and its handling of the answers.
 // SPDX-License-Identifier: Apache-2.0
+// The jobs that one engine gives its spill file, and its handling of the answers.
 #include "plan/engine/one_engine_test.h"
 
 namespace hoplite {

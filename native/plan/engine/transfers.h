@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks on their way: the pulls of this node, the pulls that it serves, and the rails between.
 // Leases become pulls, and landed blocks become stripes of an object or go to Folds.
 // Invariants: a stripe is being received if and only if its pull is open; a block goes out only
-// with a credit, and pins its object until it is sent. SPDX-License-Identifier: Apache-2.0
+// with a credit, and pins its object until it is sent.
 #pragma once
 
 #include <deque>

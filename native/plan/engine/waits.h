@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // One node's share of the cluster's wait-for graph: its unfinished stripes, and the block that each
 // waits for. The simulator joins the shares of all nodes and proves that no wait depends on itself
-// (design decision 13). Plain data. SPDX-License-Identifier: Apache-2.0
+// (design decision 13). Plain data.
 #pragma once
 
 #include <cstdint>

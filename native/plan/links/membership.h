@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The members of the current view and its epoch, and the home of each object. Rendezvous hashing: a
 // view that changes by one member moves only that member's share of the directory (design decision
-// 2). Owned by the engine; single-threaded. SPDX-License-Identifier: Apache-2.0
+// 2). Owned by the engine; single-threaded.
 #pragma once
 
 #include <map>

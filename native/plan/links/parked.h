@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages of peers whose view is newer than this node's: kept until this node has that view.
 // Bounded for each peer and in all. Beyond a bound everything of one peer is dropped, never a part
 // of it: a ResyncDone whose claims are missing would say that the peer holds nothing. The engine
 // asks such a peer to say everything again (design decision 2). Owned by the engine's tables.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses the rail of a link that takes the next block. One admission rule gives cold start, hot
 // start and the right split without tables (design decision 19; Nezha). A rail takes a block only
 // if it is the fastest with room, or would finish it before the fastest would.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>

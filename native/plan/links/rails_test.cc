@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one admission rule: a rail takes a block if it is the fastest, or would finish it before the
-// fastest would. SPDX-License-Identifier: Apache-2.0
+// fastest would.
 #include "plan/links/rails.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Commands of clients and the control plane to their own node, and the answers. Plain data. Reached
 // through messages.h; bytes on the local socket in docs/internals/wire.md.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <optional>

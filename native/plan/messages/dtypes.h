@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Element types that the kernels know, operations of reduces, and the pairs that are allowed.
 // Numbers are the wire's: never reuse one. Reached through messages.h.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

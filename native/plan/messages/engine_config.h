@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The settings of an engine, and the limits of its queues, tables and turns. Each is a field, so
 // that the simulator can draw it small. Plain data; reached through messages.h.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <optional>

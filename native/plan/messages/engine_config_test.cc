@@ -1,4 +1,5 @@
-// Engine configurations that are accepted and refused. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// Engine configurations that are accepted and refused.
 #include "plan/messages/engine_config.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages about which node keeps an object (its owner has died, its holder drains, or it was
 // deleted), and about the progress of receivers. Plain data. Reached through messages.h; bytes in
-// docs/internals/wire.md. SPDX-License-Identifier: Apache-2.0
+// docs/internals/wire.md.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // One moment in the life of an object as one node remembers it, and what is asked and told of
 // these. Plain data: node/object_trace.h keeps them, the engine only passes a question through.
-// Reached through messages.h. SPDX-License-Identifier: Apache-2.0
+// Reached through messages.h.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A message that a directory shard or a reduce's plan wants sent. Plain data.
 // SPDX-License-Identifier: Apache-2.0
+// A message that a directory shard or a reduce's plan wants sent. Plain data.
 #pragma once
 
 #include "plan/messages/transfer_messages.h"

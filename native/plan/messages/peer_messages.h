@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages between nodes. Most are declarative: a Claim is everything one node has and wants of one
 // object, so that losing, repeating or reordering claims across a reconnect or a new view does no
-// harm (design decision 2). Plain data. Reached through messages.h; bytes in
-// docs/internals/wire.md. SPDX-License-Identifier: Apache-2.0
+// harm (design decision 2). Plain data, reached through messages.h; bytes: docs/internals/wire.md.
 #pragma once
 
 #include <variant>

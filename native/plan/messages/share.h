@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The range of its sources that a reduce combines, and the sources combined on the way. Plain data.
-// Reached through messages.h. SPDX-License-Identifier: Apache-2.0
+// Reached through messages.h.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Jobs that move bytes between the arena and the file of spilled objects, and their results. One
 // thread does the jobs in order, so a range may be given back, and taken anew, while older jobs
-// name it. Plain data; reached through messages.h. SPDX-License-Identifier: Apache-2.0
+// name it. Plain data; reached through messages.h.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages between nodes about reduces and about transfers in flight, and the frames by which two
 // nodes meet. Plain data. Reached through messages.h; bytes in docs/internals/wire.md.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

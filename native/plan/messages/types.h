@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The values that plan/, wire/ and io/ share: what an object is, where its bytes lie, which
 // operation to fold with. Plain data. Reached through messages.h.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

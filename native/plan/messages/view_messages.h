@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages by which members resynchronize after a change of view, or when their link is up again.
 // Plain data; reached through messages.h; bytes in docs/internals/wire.md.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 namespace hoplite {

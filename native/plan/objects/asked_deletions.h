@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // The deletions that this node's clients ask for (decision 24). A new home hears each again, for a
 // life from its request, because the old home may have answered without the newest members; of the
 // answered ones, the newest `deletes_max`. At most `deletes_max` are in flight to one home, and
 // eight times as many to all homes; those that a new home hears again may be more. Further ones
 // wait in their home's line, so seven silent homes hold up no deletion at another home. Memory:
-// about 200 bytes for each. SPDX-License-Identifier: Apache-2.0
+// about 200 bytes for each.
 #pragma once
 
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The free ranges of one part of the arena, or of the file of spilled objects: best fit in O(log
 // n), so that large ranges stay whole; neighbours grow together again when they come back.
 // Invariants: ranges never touch; both indices hold the same ranges. SPDX-License-Identifier:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Space in the arena, as numbers: free ranges, requests that wait, and the order of eviction.
 // Admission is all or nothing, and in order of asking within a line (design decision 6):
 //   folds   a reduce's result and workspace. Ending folds free memory, so they may use
@@ -10,7 +11,7 @@
 // free memory, or after ten in which nothing was freed that had been given before it asked. With
 // WhenFull::kFail no put waits; with kSpill pinned objects are spilled one by one if no copy is
 // left. Small objects share 256 KiB slabs, larger ones own pages. Invariants: extents never
-// overlap; the last 1/8 has only folds. SPDX-License-Identifier: Apache-2.0
+// overlap; the last 1/8 has only folds.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Space in the arena: the three lines and which one passes which, the headroom, eviction, refusal
-// after the grace, and that no two ranges ever overlap. SPDX-License-Identifier: Apache-2.0
+// after the grace, and that no two ranges ever overlap.
 #include "plan/objects/inventory.h"
 
 #include <gtest/gtest.h>

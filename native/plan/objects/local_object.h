@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // This node's state of one object: the bytes that it has and wants. Plain state with questions that
 // follow from it; the engine changes it. Invariant: `extent` is set before the first byte, and
-// blocks below a stripe's `ready` are in the arena. SPDX-License-Identifier: Apache-2.0
+// blocks below a stripe's `ready` are in the arena.
 #pragma once
 
 #include <map>

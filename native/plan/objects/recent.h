@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Remembers which objects were recently deleted, evicted or orphaned, and up to which attempt. A
 // note lives longer than any message that crosses the news can be in flight; the newest note is
 // forgotten last. Beyond `notes_max` the oldest is forgotten early. Memory: 150 bytes a note.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // An object on its way between the arena and the file of spilled objects. Plain data; the engine's
-// Spills changes it. SPDX-License-Identifier: Apache-2.0
+// Spills changes it.
 #pragma once
 
 #include "plan/messages.h"

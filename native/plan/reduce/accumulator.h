@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An owner's part of a reduce: which members have been folded into which block (decision 5).
 // Bitmaps over source indices make every fold idempotent, so no member counts twice, in any order
 // and after any reconnect. A block is whole when it holds every member of the sealed set, and final
@@ -5,7 +6,6 @@
 // are folded and finished anew. In a deterministic fold it voids only the sums with that member.
 // Invariant: only owned blocks are known, because another owner's block may be received in the same
 // place.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// An owner's bitmaps: nothing is folded twice, and a new epoch voids only what it must.
 // SPDX-License-Identifier: Apache-2.0
+// An owner's bitmaps: nothing is folded twice, and a new epoch voids only what it must.
 #include "plan/reduce/accumulator.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // An owner's state of the stripes that it folds in a reduce. Plain data, changed by the
 // engine's Folds.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

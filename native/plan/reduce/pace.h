@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps the transfers of one stripe's fold in step (decision 5j). A reader can use a block only
 // when all members are in it, but links share bandwidth unevenly, and a transfer alone may run many
 // blocks ahead. So a transfer gets credit once three quarters of the transfers are almost as far.
 // The last quarter, and transfers that stand still, hold no other transfer up. Policy only.
-// Invariant: a transfer that is not ahead has all its credit. SPDX-License-Identifier: Apache-2.0
+// Invariant: a transfer that is not ahead has all its credit.
 #pragma once
 
 #include <cstdint>

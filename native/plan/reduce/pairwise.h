@@ -1,9 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // One block of a deterministic reduce (decisions 5, 5i). Its members are combined along a fixed
 // binary tree over the source index: 0 with 1, 2 with 3, then these pairs, and so on; a source that
 // is no member is left out. The order of arrival does not matter: equal members give equal bits.
 // Partials that can't be combined yet wait in cells, a fixed number for each block. Invariant:
 // partials are disjoint aligned ranges of indices, and each holds every member of its range.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Every order of arrival gives one tree, in as many cells as were promised.
 // SPDX-License-Identifier: Apache-2.0
+// Every order of arrival gives one tree, in as many cells as were promised.
 #include "plan/reduce/pairwise.h"
 
 #include <gtest/gtest.h>

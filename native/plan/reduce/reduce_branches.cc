@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // Branches of a reduce. A branch node combines its own sources with the results of other nodes, if
 // the model says that the reduce then ends sooner. The planner announces all branches of a tree at
 // once, and each is pulled block by block while it is still being folded.
 // A limb is a branch of the root with all branches below it. When a limb loses anything, the
 // planner undoes it and places its remaining sources anew under the root's next target epoch. So a
-// branch has one epoch only. SPDX-License-Identifier: Apache-2.0
+// branch has one epoch only.
 #include <algorithm>
 #include <cstring>
 

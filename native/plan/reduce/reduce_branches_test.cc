@@ -1,4 +1,5 @@
-// A large reduce along a chain, as its home plans it. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// A large reduce along a chain, as its home plans it.
 #include <gtest/gtest.h>
 
 #include <map>

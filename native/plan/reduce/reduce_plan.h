@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The planner's state of one reduce: its request, its members and where they are, the owners of
 // its stripes, its branches. Plain data, which ReduceTree changes.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>

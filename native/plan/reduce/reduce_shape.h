@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shape of a reduce. A small one is a tree, whose degree follows from the time that one level
 // and that a tree take (Hoplite, section 4.2). A large one is a chain or striped (design decision
 // 5). Policy only, no state.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

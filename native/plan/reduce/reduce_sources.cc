@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sources of a reduce: which are members, and where they are. Holds the home's questions and the
-// answers to them. SPDX-License-Identifier: Apache-2.0
+// answers to them.
 #include <algorithm>
 #include <utility>
 

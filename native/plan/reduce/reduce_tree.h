@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // The home's part of a reduce: its members (the first `count` confirmed sources, in order of
 // arrival), the owner of each stripe, the target epoch, the commit. If no node holds a member any
 // more, the next confirmed source replaces it under a new epoch. A dead owner costs only its
 // stripes (design decision 5; Hoplite, section 4.3). Owners pull sources or branches: sources
 // combined on one node, in one view (reduce_branches.cc). A small reduce is planned by its caller's
-// node instead. SPDX-License-Identifier: Apache-2.0
+// node instead.
 #pragma once
 
 #include <deque>

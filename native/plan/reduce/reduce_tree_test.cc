@@ -1,5 +1,5 @@
-// The home's part of a reduce by itself: members in order of arrival, owners, epochs, commit, ends.
 // SPDX-License-Identifier: Apache-2.0
+// The home's part of a reduce by itself: members in order of arrival, owners, epochs, commit, ends.
 #include "plan/reduce/reduce_tree.h"
 
 #include <gtest/gtest.h>

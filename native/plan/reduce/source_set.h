@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sources of one reduce, by their index in the caller's list. A bitmap: small, ordered, cheap to
-// count. Pure. SPDX-License-Identifier: Apache-2.0
+// count. Pure.
 #pragma once
 
 #include <bit>

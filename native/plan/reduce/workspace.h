@@ -1,9 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ranges that a fold has beside its result: slots, where remote blocks land, and for each block
 // of the stripes that this node owns its cells. Cell 0 is an accumulator of float32 for each 16-bit
 // element (all other elements are accumulated in the result itself); a deterministic fold has
 // more, of accumulators for all elements. Numbers only; the engine reserves and releases.
 // Invariant: cells never overlap each other or the slots.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>

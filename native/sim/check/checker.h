@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks from outside what must hold. The checker knows the clients' requests and their answers,
 // the lives of the nodes, and what io/ would see. It knows nothing of the engines' insides. A
 // violation is a sentence in failures(); the run goes on, so that the trace shows what follows.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

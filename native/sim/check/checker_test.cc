@@ -1,5 +1,5 @@
-// Each thing that the checker watches is broken by hand, and it says so.
 // SPDX-License-Identifier: Apache-2.0
+// Each thing that the checker watches is broken by hand, and it says so.
 #include "sim/check/checker.h"
 
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that one life of a node obeys no outdated message. The engine takes in no message of an
 // earlier view, a lease replaces only an older one, and a block lands only in the receive that it
 // was sent for. The check compares what the wire brought with what the engine then did. Plain and
 // single-threaded; owned by ClusterNode.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// Each fence is broken by hand, and the breach is named.
 // SPDX-License-Identifier: Apache-2.0
+// Each fence is broken by hand, and the breach is named.
 #include "sim/check/fences.h"
 
 #include <gtest/gtest.h>

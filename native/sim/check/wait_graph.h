@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // The graph of waits in the whole cluster, from each engine's own report (plan/engine/waits.h). An
 // edge leads from an unfinished stripe on one node to the stripe on the sending node that lacks the
 // block it needs. A block that a client still writes, or that a message in flight will answer,
-// makes no edge, because it comes without any other node. SPDX-License-Identifier: Apache-2.0
+// makes no edge, because it comes without any other node.
 #pragma once
 
 #include <map>

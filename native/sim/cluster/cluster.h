@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs many engines in virtual time and plays the product's io/, node/ and client/ around them.
 // Each node has an engine, a small real arena and its receives. Clients put, get, reduce, delete,
 // release, cancel and die; nodes crash, pause, restart and join. Death reports become views, which
 // reach nodes at different times. All messages go through wire/, and the seed decides everything.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// The simulated clients: what they ask crosses wire/local_frame, as on the Unix socket.
 // SPDX-License-Identifier: Apache-2.0
+// The simulated clients: what they ask crosses wire/local_frame, as on the Unix socket.
 #include "sim/cluster/cluster.h"
 #include "sim/model/content.h"
 #include "sim/model/describe.h"

@@ -1,5 +1,5 @@
-// The options of a simulated cluster and of its clients' verbs. Plain data.
 // SPDX-License-Identifier: Apache-2.0
+// The options of a simulated cluster and of its clients' verbs. Plain data.
 #pragma once
 
 #include <algorithm>

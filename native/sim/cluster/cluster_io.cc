@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plays the product's io/ and node/: performs an engine's actions and hands it the network's
-// events. SPDX-License-Identifier: Apache-2.0
+// events.
 #include <algorithm>
 
 #include "sim/cluster/cluster.h"

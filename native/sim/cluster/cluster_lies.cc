@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lies of the simulator: frames that change on their way, borders that a canary corrupts, and
 // one member that lies in well-formed messages.
-// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
 #include <utility>

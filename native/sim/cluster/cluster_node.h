@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // One simulated node: its engine, and what io/ and the operating system would know of it. Plain
-// data; owned and changed by Cluster. SPDX-License-Identifier: Apache-2.0
+// data; owned and changed by Cluster.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The state of a simulated cluster. Plain data; owned and changed by Cluster.
 // SPDX-License-Identifier: Apache-2.0
+// The state of a simulated cluster. Plain data; owned and changed by Cluster.
 #pragma once
 
 #include <deque>

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns of the nodes. In plain turns each event has a turn of its own, at once, which performs all
 // actions that follow. Real turns are those of the reactor: a turn takes some of the events,
 // performs a limited number of actions, and takes time, in which other work waits.
-// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
 #include "sim/cluster/cluster.h"

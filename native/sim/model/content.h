@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The values that simulated clients put, and the simulator's own reduce. It shares no code with
 // node/kernels, so that each checks the other. Floats have few significant bits, so that a fold is
 // exact in every order and rounds its result once. Rough floats have all their bits.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

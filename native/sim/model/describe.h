@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events, messages and actions as lines of a trace. Only for people: nothing decides by these
-// texts. SPDX-License-Identifier: Apache-2.0
+// texts.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts the links that the bytes in an arena have crossed since their put. A folded or forwarded
 // range has the highest count of the ranges that it was made of. Single-threaded.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // The events that wait for a turn of a simulated node. A turn takes some of them, and unfairly: for
 // long stretches one peer is a favourite, whose frames come first or alone. The messages of a link
 // may come before its blocks or behind them. The events of one stream stay in order, and none
 // overtakes a notice of its link. Plain and single-threaded; owned by ClusterNode.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The order in which a node hears what has come. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// The order in which a node hears what has come.
 #include "sim/model/inbox.h"
 
 #include <gtest/gtest.h>

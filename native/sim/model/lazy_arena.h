@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arena of a simulated node. Unwritten bytes are kMark, so that the checker finds values made
 // of them. A page is filled with kMark at its first use, because most pages are never used.
-// Single-threaded. SPDX-License-Identifier: Apache-2.0
+// Single-threaded.
 #pragma once
 
 #include <algorithm>

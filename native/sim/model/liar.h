@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes messages and commands that are well-formed and mostly untrue: any kind that the wire lets
 // through. Their fields come from small pools, so that objects, lives, stripes and transfers often
 // match. Used by lying members of the simulator and by the siege of one engine (siege.h).
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

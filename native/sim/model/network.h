@@ -1,9 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulated network: per pair of nodes one link with a control and a bulk stream each way, per
 // node one egress and one ingress port. It cuts through: a frame takes size / rate of the sender's
 // port, then the latency, then shares the receiver's port; streams are reliable and FIFO while the
 // link lives. A reset loses what is under way, each end sees LinkDown at its own time, later
-// LinkUp. Blocks are read from the arena when their transmission starts. Its user is told what
-// happens. SPDX-License-Identifier: Apache-2.0
+// LinkUp. Blocks are read from the arena when their transmission starts. Its user hears of it.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// The order in which frames of a link arrive. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// The order in which frames of a link arrive.
 #include "sim/model/network.h"
 
 #include <gtest/gtest.h>

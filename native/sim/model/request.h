@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // One request of a simulated client to its node, and its outcome. Plain data. Cluster owns it and
 // fills it in; scenarios and the checker read it.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

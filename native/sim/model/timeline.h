@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Virtual time. Events run in the order of their instants, and of their posting at equal instants.
 // For sim/runs/explore.h they run in any order that they could come in.
-// The only clock of sim/. Single-threaded, deterministic. SPDX-License-Identifier: Apache-2.0
+// The only clock of sim/. Single-threaded, deterministic.
 #pragma once
 
 #include <compare>

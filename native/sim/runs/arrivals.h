@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures allreduces whose sources arrive late, in virtual time: from the arrival of the last
 // source to the last get, in units of S/B, the time that one copy takes on a link. Each figure
 // stands beside the least of two plans without latency and headers, so it is the same in every run
-// and on every machine (design decision 5e). SPDX-License-Identifier: Apache-2.0
+// and on every machine (design decision 5e).
 #pragma once
 
 #include <cstddef>

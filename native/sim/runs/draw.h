@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Draws the kind of a run from its seed: the number of nodes, their speed, their faults and their
-// engines' limits. SPDX-License-Identifier: Apache-2.0
+// engines' limits.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every order in which the messages of a tiny world can come. Deliveries of one stream (frames of
 // one kind from one node to another, commands of a client, notices of a link, views) keep their
 // order, those of different streams come in any; a node may die between any two. A timer only comes
@@ -7,7 +8,7 @@
 // what is under way. So orders that differ only between different nodes lead to one state, which is
 // entered once; of what is left nothing is sampled or skipped. No engine can be copied, so each
 // schedule is played from the beginning, after the choices of the last one up to where it can turn
-// aside. SPDX-License-Identifier: Apache-2.0
+// aside.
 #pragma once
 
 #include <cstdint>

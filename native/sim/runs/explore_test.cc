@@ -1,5 +1,5 @@
-// Every order of tiny worlds, and the canary that only a search can find.
 // SPDX-License-Identifier: Apache-2.0
+// Every order of tiny worlds, and the canary that only a search can find.
 #include "sim/runs/explore.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // One random life of a cluster, all of it drawn from one seed (swarm testing: each run has its own
 // mix of sizes, rates, faults and verbs). First it checks safety while faults happen. Then faults
 // cease, and every answer that is possible must come within a bound of virtual time. At the end
-// everything is deleted, and nothing may be left. SPDX-License-Identifier: Apache-2.0
+// everything is deleted, and nothing may be left.
 #pragma once
 
 #include <cstdint>

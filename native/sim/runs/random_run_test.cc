@@ -1,5 +1,5 @@
-// Random lives: kept seeds and a fresh handful each build; and the canaries, which must be seen.
 // SPDX-License-Identifier: Apache-2.0
+// Random lives: kept seeds and a fresh handful each build; and the canaries, which must be seen.
 #include "sim/runs/random_run.h"
 
 #include <gtest/gtest.h>

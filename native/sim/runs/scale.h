@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the cost of an operation in a cluster of many nodes, in virtual time: its duration, the
 // depth of its tree, and the messages that its nodes send and hear. It measures no CPU time, so the
 // numbers are the same in every run and on every machine.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

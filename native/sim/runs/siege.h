@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Drives one engine between a lying peer, a lying client, a silent peer and an honest client. The
 // engine must go on, its tables must agree, and it must move bytes inside of the arena only. The
 // input is any bytes, from a fuzzer or a seeded generator.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

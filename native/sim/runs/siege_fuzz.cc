@@ -1,5 +1,5 @@
-// libFuzzer: what a lying member and a lying client say to one engine. See siege.h.
 // SPDX-License-Identifier: Apache-2.0
+// libFuzzer: what a lying member and a lying client say to one engine. See siege.h.
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -1,4 +1,5 @@
-// Some thousand sieges; siege_fuzz.cc goes on from here. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// Some thousand sieges; siege_fuzz.cc goes on from here.
 #include "sim/runs/siege.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allgather: every node has an object and gets all others', so that n broadcasts share all links.
 // In virtual time, on links of 500 Mbit/s. Bounds on what is reached.
 //
-// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a broadcast takes in virtual time, against the model of trees, block by block, that the
 // design was chosen by: healthy, with a slow node, with one that dies
 // or freezes, with receivers that come one by one. 1 GiB at 10 Gbit/s is scaled to 8 MiB: as many
@@ -5,7 +6,6 @@
 // that latencies and windows keep their share. Control frames are 128 times too long with it, which
 // counts against us.
 //
-// SPDX-License-Identifier: Apache-2.0
 #include "sim/scenarios/scenario.h"
 
 namespace hoplite::sim {

@@ -1,5 +1,5 @@
-// Several sources of one reduce on one node: combined there, and sent as one.
 // SPDX-License-Identifier: Apache-2.0
+// Several sources of one reduce on one node: combined there, and sent as one.
 #include <algorithm>
 
 #include "sim/scenarios/scenario.h"

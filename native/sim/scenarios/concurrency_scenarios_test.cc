@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many objects at once: small ones beside large ones, short ones beside long ones, whole lists at
 // once, and receivers that are slow or frozen beside others. In virtual time, on links of 10 Gbit/s
 // scaled as in broadcast_scenarios_test.cc: a block is 8 KiB and takes as long as 1 MiB would.
-// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <numeric>
 

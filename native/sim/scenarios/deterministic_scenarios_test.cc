@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deterministic reduces of floats whose sums depend on their order: equal members have equal bits,
 // whatever the order of arrival, the owners, and what dies meanwhile. The checker compares each
-// value with the tree over source indices. SPDX-License-Identifier: Apache-2.0
+// value with the tree over source indices.
 #include <algorithm>
 #include <numeric>
 

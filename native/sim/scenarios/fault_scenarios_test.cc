@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deaths, resets, stalls and joins: scripted cases with sentences for names, for one and three
-// stripes. SPDX-License-Identifier: Apache-2.0
+// stripes.
 #include "sim/scenarios/scenario.h"
 
 namespace hoplite::sim {

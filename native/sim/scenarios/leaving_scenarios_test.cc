@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Puts whose node has drained and gone: others keep them as long as that node may come back to tell
-// of the last reference, and as orphans from then on. SPDX-License-Identifier: Apache-2.0
+// of the last reference, and as orphans from then on.
 #include "sim/scenarios/scenario.h"
 
 namespace hoplite::sim {

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Full arenas, orphans and draining nodes: scripted cases with sentences for names, each for one
-// and for three stripes. SPDX-License-Identifier: Apache-2.0
+// and for three stripes.
 #include "sim/scenarios/scenario.h"
 
 namespace hoplite::sim {

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Paths that are cut one way, late frames, slow processors, wrong clocks and false reports:
 // scripted cases with sentences for names, for one and three stripes.
-// SPDX-License-Identifier: Apache-2.0
 #include "plan/links/membership.h"
 #include "sim/scenarios/scenario.h"
 

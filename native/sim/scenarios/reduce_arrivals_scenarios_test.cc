@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long allreduces take whose sources come late, in virtual time, over a grid of nodes and sizes
 // (sim/runs/arrivals.h): beside the better of two plans that know the delay, or beside a ring. Few
 // figures of many nodes are medians, because they take most of the time here.
-// SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
 #include "sim/runs/arrivals.h"

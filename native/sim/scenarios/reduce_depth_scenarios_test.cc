@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reduces whose tree has more than one level, and chains: right values, and whatever dies or comes
-// late, at any time, no branch is left behind. SPDX-License-Identifier: Apache-2.0
+// late, at any time, no branch is left behind.
 #include "plan/links/membership.h"
 #include "sim/scenarios/scenario.h"
 

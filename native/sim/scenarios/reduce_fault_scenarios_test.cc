@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reduces whose participants die, come back or are made again: scripted cases with sentences for
-// names, for one and for three owners. SPDX-License-Identifier: Apache-2.0
+// names, for one and for three owners.
 #include "sim/scenarios/scenario.h"
 
 namespace hoplite::sim {

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reduces of every kind of element: parts of several dtypes, 16-bit floats and means, through the
-// deaths and moves that make their owners begin again. SPDX-License-Identifier: Apache-2.0
+// deaths and moves that make their owners begin again.
 #include "sim/scenarios/scenario.h"
 
 namespace hoplite::sim {

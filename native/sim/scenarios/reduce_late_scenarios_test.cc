@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allreduces of eight nodes of which one is late: it owns a stripe like all others, and gives it up
 // when these have folded a sixteenth of theirs. Scripted cases with sentences for names, for one
-// stripe and for one of each node. SPDX-License-Identifier: Apache-2.0
+// stripe and for one of each node.
 #include <algorithm>
 
 #include "sim/scenarios/scenario.h"

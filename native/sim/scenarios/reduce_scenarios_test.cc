@@ -1,5 +1,5 @@
-// Reduces: scripted cases with sentences for names, each for one and for three owners.
 // SPDX-License-Identifier: Apache-2.0
+// Reduces: scripted cases with sentences for names, each for one and for three owners.
 #include "sim/scenarios/scenario.h"
 
 namespace hoplite::sim {

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reduces of small objects, which their caller's node plans: by bytes that come with the location,
 // or along a tree. Any node may die at any time: each get ends with the sum or with an error.
-// SPDX-License-Identifier: Apache-2.0
 #include "plan/links/membership.h"
 #include "sim/scenarios/scenario.h"
 

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sources that are no plain puts of different objects: the same one twice, and other reduces'
 // results, whole on one node or spread over their owners, committed or still to come. A reduce that
-// waits for ever is the worst that can happen to these. SPDX-License-Identifier: Apache-2.0
+// waits for ever is the worst that can happen to these.
 #include <algorithm>
 
 #include "sim/scenarios/scenario.h"

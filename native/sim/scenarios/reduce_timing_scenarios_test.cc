@@ -1,10 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long reduces and allreduces take in virtual time, from the confirmation of the last source to
 // the last get, against a model of the algorithm (10 Gbit/s, 30 us; no messages): at most 1.05
 // times the better of its static and dynamic plans, except where a row has another `room`. A figure
 // is the median of three targets with different homes, because each byte of a message changes the
 // order of blocks.
 //
-// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
 

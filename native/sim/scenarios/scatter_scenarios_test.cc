@@ -1,5 +1,5 @@
-// Reduce-scatter: each share is combined on the node of its reader, and nothing else moves.
 // SPDX-License-Identifier: Apache-2.0
+// Reduce-scatter: each share is combined on the node of its reader, and nothing else moves.
 #include "sim/scenarios/scenario.h"
 
 namespace hoplite::sim {

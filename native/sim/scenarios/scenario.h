@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fixture of scripted scenarios: a cluster per test, for every number of stripes. At the end
-// it must be empty and without a violation. SPDX-License-Identifier: Apache-2.0
+// it must be empty and without a violation.
 #pragma once
 
 #include <gtest/gtest.h>

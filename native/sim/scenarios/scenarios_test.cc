@@ -1,5 +1,5 @@
-// Puts, gets, deletes: scripted cases with sentences for names, each for one and for three stripes.
 // SPDX-License-Identifier: Apache-2.0
+// Puts, gets, deletes: scripted cases with sentences for names, each for one and for three stripes.
 #include "sim/scenarios/scenario.h"
 
 namespace hoplite::sim {

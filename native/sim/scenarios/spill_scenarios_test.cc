@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nodes that spill: four times as much as their arenas hold, deaths, and disks with faults; each
-// for one and for three stripes. SPDX-License-Identifier: Apache-2.0
+// for one and for three stripes.
 #include "sim/scenarios/scenario.h"
 
 namespace hoplite::sim {

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long things take in virtual time: pipelining, sharing of the origin, latency of small
 // objects. The network model has no TCP and no CPU; bounds are those of the model.
-// SPDX-License-Identifier: Apache-2.0
 #include "sim/scenarios/scenario.h"
 
 namespace hoplite::sim {

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fields of every frame between a client and its node, in the order of docs/internals/wire.md,
 // and the number of its type. A new field is one line here and one in
 // docs/internals/wire.md; a new message also needs its number and its place in the variant.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <type_traits>

@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes <-> what a client and its own node say over their Unix socket: Attach, Attached, Command
 // and Reply. Same rules as wire/frame.h: pure, total on hostile input (a client is no more trusted
 // than a peer), payloads travel beside. A client's id is not on the wire: the connection is the
 // client. The first frame is Attach; the answer Attached carries two descriptors as SCM_RIGHTS: the
 // arena to write (pwrite) and the arena read-only (private mappings), in this order. Grammar and
-// worked examples: docs/internals/wire.md. SPDX-License-Identifier: Apache-2.0
+// worked examples: docs/internals/wire.md.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // One member's end of one edge: its rules, and the pipe that carries their bytes. Any thread that
 // holds the world's lock may call it. A caller's thread carries its own operation as far as it goes
 // without waiting; the progress thread carries the rest. Design decision 22g.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer: a peer sends any bytes in any pieces while this member sends, receives and cancels.
 // The edge ends or goes on. No byte lands outside of a receive's buffer, and the edge keeps no more
-// than the window allows. SPDX-License-Identifier: Apache-2.0
+// than the window allows.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

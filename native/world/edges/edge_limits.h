@@ -1,5 +1,5 @@
-// Limits on what an edge keeps and sends. Both ends use the same values. Plain data.
 // SPDX-License-Identifier: Apache-2.0
+// Limits on what an edge keeps and sends. Both ends use the same values. Plain data.
 #pragma once
 
 #include <cstdint>

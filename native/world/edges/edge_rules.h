@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One member's half of one edge: which bytes go out next, where those that come in belong, and
 // which operations that ends. Bytes in, bytes out: no descriptor, no clock, no lock.
 //  - A lane (point to point, collectives) is a stream of messages with a window of credit. A
@@ -8,7 +9,6 @@
 //    the next receive. A send that is cancelled in mid-message is finished from a copy.
 //  - A buffer belongs to its caller again as soon as its operation has ended or failed.
 // MultiWorld, with eager and rendezvous as in MPI; design decision 22a. One thread at a time.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

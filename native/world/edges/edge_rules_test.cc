@@ -1,5 +1,5 @@
-// Two members' rules back to back, with the bytes between them cut anywhere.
 // SPDX-License-Identifier: Apache-2.0
+// Two members' rules back to back, with the bytes between them cut anywhere.
 #include "world/edges/edge_rules.h"
 
 #include <gtest/gtest.h>

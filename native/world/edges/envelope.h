@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The header of every frame between two members of a world: 32 bytes, then the content's dtype and
 // shape, if it has them. Decoding is total on hostile input. docs/internals/wire.md, "Worlds".
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // One send or one receive of a world, as the rules of an edge see it, and how a world ends. Plain
-// data that the world's lock guards. SPDX-License-Identifier: Apache-2.0
+// data that the world's lock guards.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // A shared library with the functions of NCCL and of the CUDA driver that worlds call, on memory of
 // the host and over Unix sockets, for tests where there is no GPU. A stream is a thread. A transfer
 // whose peer is gone waits for ever, as NCCL's kernels do, until its communicator is aborted.
 // FAKE_NCCL names faults (see `has_fault`); the functions named fake_* are for the test alone.
-// SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>

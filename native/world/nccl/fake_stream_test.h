@@ -1,5 +1,5 @@
-// Streams and events of CUDA on the host: a stream is a thread that does one task after the other.
 // SPDX-License-Identifier: Apache-2.0
+// Streams and events of CUDA on the host: a stream is a thread that does one task after the other.
 #pragma once
 
 #include <condition_variable>

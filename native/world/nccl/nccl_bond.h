@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One communicator of NCCL between members of a world, with a stream of its own. The members agree
 // on each operation first. Each then issues it in its turn, and the communicator's first member
 // gives the turns. So no kernel waits for an absent peer, and no two kernels wait crosswise.
@@ -7,7 +8,7 @@
 //  - After the world's end an operation ends only when nothing can touch its memory: when its
 //    kernels have ended or the communicator is aborted. After kAbortLimit the bond is leaked.
 //  - A thread that holds mutex_ never takes the world's lock.
-// NCCL's user guide, "Fault tolerance"; design decision 22c. SPDX-License-Identifier: Apache-2.0
+// NCCL's user guide, "Fault tolerance"; design decision 22c.
 #pragma once
 
 #include <condition_variable>

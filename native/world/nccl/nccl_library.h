@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions of NCCL and of the CUDA driver that worlds call. They are found at run time, so a
 // build needs neither. Loaded once and never unloaded. Immutable, any thread. Signatures and
-// layouts are those of NCCL's and CUDA's public interfaces. SPDX-License-Identifier: Apache-2.0
+// layouts are those of NCCL's and CUDA's public interfaces.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Bonds of NCCL between members of one process, over the library that stands in for it.
 // SPDX-License-Identifier: Apache-2.0
+// Bonds of NCCL between members of one process, over the library that stands in for it.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>

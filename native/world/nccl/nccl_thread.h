@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one thread of a process that calls NCCL. It issues all operations of a device in one order,
 // and no caller waits for the library. It sleeps while nothing is in flight; an operation that ends
 // on the device wakes it. Any thread may call it. Design decision 22c.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hands finished operations to an event loop: their numbers, and a descriptor that is readable
-// while any number is queued. Any thread. SPDX-License-Identifier: Apache-2.0
+// while any number is queued. Any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // An edge within one process, for tests of worlds and of their users. The test decides its faults
 // and delays: bytes pass at once or wait for deliver(), and end() lets an end die, freeze or be cut
 // off.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

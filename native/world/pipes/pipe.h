@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface of a transport: carries the bytes of one edge, in order, in both directions. Any
 // thread that holds the world's lock may call it. Design decision 22.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/uio.h>

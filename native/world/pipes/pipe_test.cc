@@ -1,4 +1,5 @@
-// The contract of Pipe, tested on each transport. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// The contract of Pipe, tested on each transport.
 #include "world/pipes/pipe.h"
 
 #include <fcntl.h>

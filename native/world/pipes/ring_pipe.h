@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An edge by shared memory, between processes of one host. A memfd holds one ring of bytes for each
 // direction, with one writer and one reader. A Unix socket wakes a sleeping side and shows a death.
 //  - No side spins, and there is no lock that a dying side could hold: a ring has two counters, and
@@ -5,7 +6,7 @@
 //  - The peer can write to the memory and the counters, so they are checked like bytes of a socket.
 //  - The memory has no name, so no process can leave it behind. Its seals keep its size, so that
 //    the peer cannot shrink it.
-// MultiWorld's shared-memory edges; design decision 22g. SPDX-License-Identifier: Apache-2.0
+// MultiWorld's shared-memory edges; design decision 22g.
 #pragma once
 
 #include <atomic>

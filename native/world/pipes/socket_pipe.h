@@ -1,5 +1,5 @@
-// An edge by a stream socket, which is TCP between hosts. The bytes go plain or by TLS.
 // SPDX-License-Identifier: Apache-2.0
+// An edge by a stream socket, which is TCP between hosts. The bytes go plain or by TLS.
 #pragma once
 
 #include "io/sockets/stream.h"

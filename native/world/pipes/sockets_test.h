@@ -1,4 +1,5 @@
-// Connections for tests. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// Connections for tests.
 #pragma once
 
 #include <gtest/gtest.h>

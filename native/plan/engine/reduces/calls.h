@@ -1,8 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // The caller's side of reduces, and the questions to homes about sources. A source arrives once
 // some node has it; arrivals go to the planner in their order. The planner is the target's home,
 // or this node if the result is small.
 // Invariant: only a call without a planner waits for answers of homes, each about a source of it.
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>

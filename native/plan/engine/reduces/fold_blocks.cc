@@ -1,5 +1,5 @@
-// The arithmetic of an owner: each block as folds and finishes of its parts.
 // SPDX-License-Identifier: Apache-2.0
+// The arithmetic of an owner: each block as folds and finishes of its parts.
 #include <algorithm>
 #include <span>
 

@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // How an owner of a reduce obtains its members: finds their holders, folds what is here, pulls the
 // rest.
-// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <utility>
 

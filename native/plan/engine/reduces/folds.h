@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reduces that this node owns stripes of: their members, which are folded from here or pulled,
 // their memory, and how they ended. The planner's part is ReduceTree, the caller's is Calls.
 // Invariants: the result of a fold is here under the fold's target epoch; a member that lacks
-// blocks is pulled, is awaited, or has news. SPDX-License-Identifier: Apache-2.0
+// blocks is pulled, is awaited, or has news.
 #pragma once
 
 #include <map>
