@@ -465,7 +465,7 @@ async def test_mistakes_are_named() -> None:
             ({"rank": 0, "size": None, **how}, "size=None is a NoneType"),
             ({"rank": 0, "size": 1, "rendezvous": 4000}, "is no place to meet"),
             ({"rank": 0, "size": 1, "rendezvous": {}}, "is no place to meet"),
-            ({"rank": 0, "size": 1, "timeout_s": "5", **how}, "timeout_s='5' is a str"),
+            ({"rank": 0, "size": 1, "timeout_s": "5", **how}, "timeout_s is a str"),
         ):
             with pytest.raises(WrongTypeError, match=words):
                 await manager.join_async("w", **arguments)
