@@ -12,7 +12,7 @@ import time
 from numbers import Real
 from typing import Any
 
-from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
+from hoplite_ray.errors import GetTimeoutError, InvalidArgumentError, WrongTypeError
 
 
 def checked_timeout(timeout_s: Any) -> float | None:
@@ -45,3 +45,13 @@ def deadline_in(timeout_s: float | None) -> float | None:
 def left_s(deadline: float | None) -> float | None:
     """Return the seconds until `deadline`; None if there is none."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def refuse_late(deadline: float | None, timeout_s: float | None, what: str) -> None:
+    """Check between two steps of a call that the caller's time is not over.
+
+    Raises: GetTimeoutError if it is; not for a `timeout_s` of 0, with which each step takes what
+            can be had at once.
+    """
+    if timeout_s and left_s(deadline) == 0:
+        raise GetTimeoutError(f"{what} has taken longer than timeout_s={timeout_s}")

@@ -48,9 +48,15 @@ inline nb::object error_class(Code code) {
   return nb::module_::import_("hoplite_ray.errors").attr(name);
 }
 
+// The text of an error may be a peer's, and no UTF-8.
+inline nb::object to_text(const std::string& text) {
+  return nb::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+
 [[noreturn]] inline void raise_error(const Error& error) {
   const nb::object type = error_class(error.code);
-  PyErr_SetString(type.ptr(), error.text.c_str());
+  PyErr_SetObject(type.ptr(), to_text(error.text).ptr());
   throw nb::python_error();
 }
 

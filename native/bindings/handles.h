@@ -45,7 +45,7 @@ inline nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(
 
 [[noreturn]] inline void raise_reduce_error(const ReduceFailed& failed) {
   const nb::object type = error_class(Code::kReduceFailed);
-  const nb::object error = type(failed.text.c_str(), "lost"_a = failed.lost);
+  const nb::object error = type(to_text(failed.text), "lost"_a = failed.lost);
   PyErr_SetObject(type.ptr(), error.ptr());
   throw nb::python_error();
 }

@@ -13,7 +13,7 @@ import pytest
 from hoplite_ray.errors import GetTimeoutError, InvalidArgumentError, WrongTypeError
 from hoplite_ray.pending import Pending, results, results_async
 from hoplite_ray.plugin.handle.fetching import in_thread
-from hoplite_ray.values.deadlines import checked_timeout, deadline_in, left_s
+from hoplite_ray.values.deadlines import checked_timeout, deadline_in, left_s, refuse_late
 
 
 def test_a_limit_is_a_number_of_seconds() -> None:
@@ -32,6 +32,15 @@ def test_an_infinite_limit_is_none() -> None:
         assert checked_timeout(endless) is None
         assert deadline_in(endless) is None
     assert left_s(None) is None
+
+
+def test_a_call_of_several_steps_ends_at_its_limit() -> None:
+    over = time.monotonic() - 1
+    with pytest.raises(GetTimeoutError, match=r"delete of 3 objects .* timeout_s=2"):
+        refuse_late(over, 2, "delete of 3 objects")
+    refuse_late(deadline_in(60), 60, "delete")
+    refuse_late(deadline_in(0), 0, "delete")  # each step takes what can be had at once
+    refuse_late(None, None, "delete")
 
 
 def test_a_deadline_is_never_more_than_over() -> None:

@@ -36,7 +36,7 @@ from hoplite_ray.plugin.process.attachment import (
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed, ref_of
 from hoplite_ray.values.codec import Encoded, encode
-from hoplite_ray.values.deadlines import deadline_in, left_s
+from hoplite_ray.values.deadlines import deadline_in, left_s, refuse_late
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import Layout, short_name
 
@@ -380,6 +380,7 @@ def delete(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = Non
     items = gettables(refs, "delete")
     here = attachment(deadline)
     for each in items:
+        refuse_late(deadline, timeout_s, f"delete of {len(items)} objects")
         here.delete(find_deletable(each, deadline, timeout_s), timeout_s=left_s(deadline))
 
 

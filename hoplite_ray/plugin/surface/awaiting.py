@@ -14,6 +14,7 @@ from typing import Any, overload
 
 import ray
 
+from hoplite_ray.errors import GetTimeoutError
 from hoplite_ray.pending import Pending, show_progress
 from hoplite_ray.plugin.handle import array as arrays
 from hoplite_ray.plugin.handle.array import Array
@@ -44,7 +45,7 @@ from hoplite_ray.plugin.surface.api import (
 )
 from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed
 from hoplite_ray.plugin.surface.combining import answer_ref, members_of
-from hoplite_ray.values.deadlines import deadline_in, left_s
+from hoplite_ray.values.deadlines import deadline_in, left_s, refuse_late
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import ReduceOp
 
@@ -129,7 +130,9 @@ async def delete_async(
 ) -> None:
     """Like `delete`, but awaitable."""
     deadline = deadline_in(timeout_s)
-    for each in gettables(refs, "delete_async"):
+    items = gettables(refs, "delete_async")
+    for each in items:
+        refuse_late(deadline, timeout_s, f"delete_async of {len(items)} objects")
         object_id = await in_thread(deadline, find_deletable, each, deadline, timeout_s)
         await delete_async_of(object_id, deadline)
 
@@ -258,7 +261,8 @@ async def _attach(deadline: float | None) -> Attachment:
 
     def attached() -> Attachment:
         here = attachment(deadline)
-        here.begin_steward(deadline)
+        with suppress(GetTimeoutError):  # the put waits for no steward, as in `Attachment.reap`
+            here.begin_steward(deadline)
         return here
 
     return await in_thread(deadline, attached)

@@ -274,6 +274,25 @@ TEST_F(Lies, ACallerNamesNoMoreLostSourcesThanAReduceMayHave) {
   for (const ReduceState& state : states) EXPECT_LE(state.lost.size(), kReduceSourcesMax);
 }
 
+TEST_F(Lies, AHomeThatNamesLostSourcesTwiceAndOutOfOrderIsPutRight) {
+  ReduceCommand reduce;
+  reduce.target = id_;
+  reduce.source_count = reduce.count = 3;
+  ask(reduce);
+  ReduceState failed;
+  failed.target = id_;
+  failed.phase = ReducePhase::kFailed;
+  failed.code = Code::kReduceFailed;
+  failed.caller = NodeId{1};
+  failed.lost = {2, 0, 2, 9};
+  hear(kHome, failed);
+  const auto replies = deeds<ReplyToClient>();
+  ASSERT_EQ(replies.size(), 1U);
+  const auto* answer = std::get_if<ReduceFailed>(&replies[0].reply);
+  ASSERT_NE(answer, nullptr);
+  EXPECT_EQ(answer->lost, (std::vector<std::uint32_t>{0, 2}));
+}
+
 // A later attempt comes under the name of a reduce that fails.
 class LiesAboutALaterAttempt : public Lies {
  protected:

@@ -24,11 +24,14 @@ ReduceReport failure_of(const ReduceState& state, NodeId caller) {
   return failure;
 }
 
-// `lost`: the indices that the planner names. Only those of the call's sources reach its client.
+// `lost`: the indices that the planner names. Only those of the call's sources reach its client,
+// each once and in order.
 Reply reply_of(Code code, const std::string& text, std::vector<std::uint32_t> lost,
                std::uint32_t source_count) {
   if (code != Code::kReduceFailed) return Error{code, text};
   std::erase_if(lost, [&](std::uint32_t index) { return index >= source_count; });
+  std::sort(lost.begin(), lost.end());
+  lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
   return ReduceFailed{std::move(lost), text};
 }
 
