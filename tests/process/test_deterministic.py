@@ -12,6 +12,7 @@ import pytest
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.store import new_id
 from hoplite_ray.values.layout import ReduceOp
+from tests.arithmetic import combine_along_the_tree
 from tests.process.nodes import WAIT_S, Nodes
 
 HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
@@ -28,30 +29,6 @@ def source(index: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return values.astype(dtype)
 
 
-def along_the_tree(
-    arrays: dict[int, npt.NDArray[Any]], op: ReduceOp, first: int = 0, span: int = 8
-) -> npt.NDArray[Any] | None:
-    """The sum of the sources of [first, first + span), 16-bit floats as float32."""
-    if span == 1:
-        leaf = arrays.get(first)
-        return None if leaf is None else leaf.astype(np.float32) if leaf.dtype in HALVES else leaf
-    left = along_the_tree(arrays, op, first, span // 2)
-    right = along_the_tree(arrays, op, first + span // 2, span // 2)
-    if left is None or right is None:
-        return right if left is None else left
-    return np.multiply(left, right) if op == "prod" else np.add(left, right)
-
-
-def combined(arrays: dict[int, npt.NDArray[Any]], op: ReduceOp) -> npt.NDArray[Any]:
-    dtype = next(iter(arrays.values())).dtype
-    with np.errstate(all="ignore"):
-        total = along_the_tree(arrays, op)
-        assert total is not None
-        if op == "mean":
-            total = total / total.dtype.type(len(arrays))
-        return total.astype(dtype)
-
-
 @pytest.mark.parametrize("op", ["sum", "prod", "mean"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_ten_orders_of_arrival_give_the_same_bits(
@@ -59,7 +36,7 @@ def test_ten_orders_of_arrival_give_the_same_bits(
 ) -> None:
     arrays = {index: source(index, dtype) for index in range(SOURCES)}
     ids = [three.put(index % 3, array) for index, array in arrays.items()]
-    expected = combined({index: arrays[index] for index in MEMBERS}, op).tobytes()
+    expected = combine_along_the_tree({index: arrays[index] for index in MEMBERS}, op).tobytes()
     rng = np.random.default_rng(1)
     for turn in range(10):
         pending = three.client(turn % 3).begin_reduce(
@@ -83,13 +60,16 @@ def test_ten_orders_of_arrival_give_the_same_bits(
 def test_the_sources_above_tell_orders_apart(dtype: np.dtype[Any]) -> None:
     there = {index: source(index, dtype) for index in MEMBERS}
     back = {6 - index: array for index, array in there.items()}
-    assert combined(there, "sum").tobytes() != combined(back, "sum").tobytes()
+    assert (
+        combine_along_the_tree(there, "sum").tobytes()
+        != combine_along_the_tree(back, "sum").tobytes()
+    )
 
 
 def test_reduce_and_allreduce_of_all_sources(three: Nodes) -> None:
     arrays = {index: source(index, FLOATS[0]) for index in range(4)}
     ids = [three.put(index % 3, array) for index, array in arrays.items()]
-    expected = combined(arrays, "sum").tobytes()
+    expected = combine_along_the_tree(arrays, "sum").tobytes()
     one = three[0].reduce(new_id(), ids, deterministic=True, timeout_s=WAIT_S)
     other = three[2].all_reduce(new_id(), ids, deterministic=True, timeout_s=WAIT_S)
     for rank in range(3):
