@@ -33,6 +33,16 @@ def begin_end() -> None:
 def ignore_leaks() -> None:
     """Say nothing of handles that are left at the process's end."""
 
+def fold(op: int, dtype: int, first: bool, into: bytearray, data: Buffer) -> None:
+    """
+    Fold the elements of one source into accumulators: float32 for 16-bit floats. The first source starts them.
+    """
+
+def finish(op: int, dtype: int, sources: int, accumulators: bytearray) -> bytearray:
+    """
+    Return the elements of accumulators that hold so many sources; they may be the same bytearray.
+    """
+
 class NativeNode:
     """One node: owns the reactor thread and the arena."""
 

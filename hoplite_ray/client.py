@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hoplite_ray import _native
 from hoplite_ray.errors import InvalidArgumentError, NodeLostError, UnusableAfterForkError
@@ -35,6 +35,8 @@ from hoplite_ray.values.layout import (
     checked_incarnation,
     short_name,
 )
+
+T = TypeVar("T")
 
 
 class StoreClient:
@@ -100,7 +102,14 @@ class StoreClient:
                  holder then is lost; otherwise the get waits for a put.
         """
         object_id = checked_id(object_id)
-        return self._pending_get(object_id, self._usable().get(object_id, exists))
+        request = self._usable().get(object_id, exists)
+        return self._pending_get(object_id, request, _decode_received)
+
+    def begin_get_bytes(self, object_id: bytes) -> Pending[bytes]:
+        """Start a get of the bytes alone of an object that was put."""
+        object_id = checked_id(object_id)
+        request = self._usable().get(object_id, True)
+        return self._pending_get(object_id, request, lambda fetched: bytes(memoryview(fetched)))
 
     def begin_gets(
         self, object_ids: Sequence[bytes], *, exist: bool = False
@@ -110,16 +119,22 @@ class StoreClient:
         Args:    exist: like `exists` of `begin_get`, for all of them.
         """
         ids = [checked_id(each) for each in object_ids]
-        return list(map(self._pending_get, ids, self._usable().gather(ids, exist)))
+        requests = self._usable().gather(ids, exist)
+        return [
+            self._pending_get(object_id, request, _decode_received)
+            for object_id, request in zip(ids, requests, strict=True)
+        ]
 
-    def _pending_get(self, object_id: bytes, request: _native.Request) -> Pending[ReceivedObject]:
+    def _pending_get(
+        self, object_id: bytes, request: _native.Request, decode: Callable[[Any], T]
+    ) -> Pending[T]:
         return Pending(
             self._listener,
             request,
             what=f"get of object {short_name(object_id)}",
             hint="it has not been put yet, its bytes are still coming, or "
             f"{SILENT_HINT}; raise timeout_s",
-            decode=_decode_received,
+            decode=decode,
             object_id=object_id,
         )
 

@@ -56,7 +56,16 @@ def decode(layout: bytes, buffer: Buffer) -> Any:
             f"layout {layout[:60]!r} describes {decoded.size_bytes} bytes, the object has "
             f"{memory.nbytes}; put it again"
         )
-    return assemble(decoded.tree, [_array(leaf, memory) for leaf in decoded.leaves])
+    return _decode_with(decoded, memory)
+
+
+def decode_copy(encoded: Encoded) -> Any:
+    """Return the value of `encoded` over a copy of its bytes, which is the caller's own."""
+    return _decode_with(encoded.layout, memoryview(bytearray().join(encoded.data)))
+
+
+def _decode_with(layout: Layout, memory: memoryview) -> Any:
+    return assemble(layout.tree, [_array(leaf, memory) for leaf in layout.leaves])
 
 
 def _bytes_of(array: Any, leaf: Leaf) -> memoryview:

@@ -81,7 +81,7 @@ class Process:
 
     def attach(self) -> None:
         """Attach as the first use does, so that no later step waits for the start of a process."""
-        hop.delete(hop.array(np.zeros(3)))
+        hop.delete(hop.array(np.zeros(BYTES, np.uint8)))
 
     def make(self, verb: str) -> list[hop.Array]:
         self.kept[verb] = make(verb)

@@ -16,12 +16,12 @@ from tests.ray.raycluster import LARGE, RayCluster, is_gone
 
 
 def test_it_knows_its_layout_without_its_bytes(cluster: RayCluster) -> None:
-    array = ray.get(hop.put(np.zeros((3, 5), np.float32)))
+    array = ray.get(hop.put(np.zeros((3, LARGE), np.float32)))
     hop.delete(array)
     assert is_gone(array._object_id)
-    assert (array.shape, array.dtype, array.ndim) == ((3, 5), np.float32, 2)
-    assert (array.size, array.nbytes, len(array)) == (15, 60, 3)
-    assert repr(array).startswith("<hoplite_ray.Array float32[3, 5] ")
+    assert (array.shape, array.dtype, array.ndim) == ((3, LARGE), np.float32, 2)
+    assert (array.size, array.nbytes, len(array)) == (3 * LARGE, 12 * LARGE, 3)
+    assert repr(array).startswith(f"<hoplite_ray.Array float32[3, {LARGE}] ")
     with pytest.raises(hop.ObjectLostError):
         np.asarray(array)
 

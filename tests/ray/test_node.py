@@ -29,7 +29,7 @@ class Client:
     def attach(self) -> tuple[int, str]:
         from hoplite_ray.plugin.process.attachment import attachment
 
-        hop.array(np.ones(3))
+        hop.array(np.ones(LARGE))  # an object, which needs the node
         directory = attachment().place.directory
         return json.loads((directory / "node.json").read_text())["pid"], str(directory)
 

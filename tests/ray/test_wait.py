@@ -34,11 +34,11 @@ def fail() -> None:
 
 
 def test_a_limit_that_runs_out_names_the_object_and_its_state(cluster: RayCluster) -> None:
-    pending = Never.remote().ends.remote()
+    actors = [Never.remote() for _ in range(5)]  # kept, because a reduce may start its steward
+    pending, *others = [each.ends.remote() for each in actors]
     name = pending.hex()[:12]
     with pytest.raises(hop.GetTimeoutError, match=rf"object {name}\.\. is .* its task has not"):
         hop.get([hop.put(np.ones(3)), pending], timeout_s=0.2)
-    others = [Never.remote().ends.remote() for _ in range(4)]
     with pytest.raises(hop.GetTimeoutError, match=r"and 2 more are .* their tasks have not"):
         hop.get([pending, *others], timeout_s=0.2)
     with pytest.raises(TimeoutError):

@@ -244,15 +244,15 @@ def test_handles_travel_as_handles_and_live_as_long_as_they_are_held(
     application = Application("handles", pipeline(**stages, edges=edges, replicas=1))
     read: list[Any] = []
     for number in range(3):
-        query = {"ref": small.remote(number), "array": hop.array(np.full(3, number))}
+        query = {"ref": small.remote(number), "array": hop.array(np.full(1 << 14, number))}
         answer = application.answer(query)
         del query  # the stage that holds its handles is the only one
         read = [*(read if keeps else ()), (number, ("mine", number), [number] * 3)]
         assert answer["read"] == read
-        assert answer["copy"].tolist() == [number + 1] * 3
+        assert answer["copy"][-3:].tolist() == [number + 1] * 3
         assert ray.get(answer["mine"]) == [("mine", number)]
     application.delete()
-    assert answer["copy"].tolist() == [3] * 3, "the caller holds what it was answered"
+    assert answer["copy"].copy()[:3].tolist() == [3] * 3, "the caller holds what it was answered"
 
 
 def test_a_stage_is_configured_and_asked_beside_its_queries(node: Node) -> None:

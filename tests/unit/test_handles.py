@@ -14,6 +14,7 @@ from hoplite_ray.plugin.handle import array as arrays
 from hoplite_ray.plugin.handle import fetching
 from hoplite_ray.plugin.handle.array import PADDED_BYTES, Array
 from hoplite_ray.plugin.handle.messages import Gathered
+from hoplite_ray.plugin.process.known_puts import KnownPut, KnownPuts
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.surface import api
 from hoplite_ray.values.layout import Layout
@@ -30,7 +31,7 @@ def _in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(count: int) -> list[Array]:
     """Handles of values that are large enough for padding."""
-    layout = Layout.of(np.zeros(arrays._PADDED_FROM_BYTES, np.uint8))
+    layout = Layout.of(np.zeros(arrays.SMALL_BYTES_MAX + 1, np.uint8))
     return [Array(bytes(27) + bytes([n]), 1, layout, None, made_by=TASK) for n in range(count)]
 
 
@@ -65,7 +66,8 @@ def test_a_get_of_many_asks_the_node_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     known = ray.ObjectRef(bytes(range(28)))
     store = SimpleNamespace(begin_gets=begin_gets)
-    here = SimpleNamespace(store_by=lambda deadline: store, known_puts={known.binary(): 1})
+    here = SimpleNamespace(store_by=lambda deadline: store, known_puts=KnownPuts())
+    here.known_puts.add(known.binary(), KnownPut(1))
     monkeypatch.setattr(api, "is_attached", lambda: True)
     for module in (api, fetching):
         monkeypatch.setattr(module, "attachment", lambda deadline: here)

@@ -118,16 +118,17 @@ def between_lives(tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_limits_hold_while_the_node_is_between_two_lives(
-    between_lives: Attachment, slow: Slow
+    between_lives: Attachment, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Case review_02."""
     here = between_lives
+    monkeypatch.setattr(fetching, "attachment", lambda deadline: here)
     with pytest.raises(GetTimeoutError, match="no next life"):
         here.put(bytes(28), encode(np.zeros(3)), incarnation=1, timeout_s=0.01)
     with pytest.raises(GetTimeoutError, match="no next life"):
         here.delete(bytes(28), timeout_s=0.01)
     with pytest.raises(GetTimeoutError, match="no next life"):
-        PendingValue(bytes(28), 1, here=here, deadline=NOW)
+        PendingValue(bytes(28), 1, deadline=NOW)
     slow.may_end.set()
     assert here.store is STORE
     assert slow.made == 1

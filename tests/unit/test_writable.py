@@ -64,7 +64,7 @@ def written(node: Any) -> Array:
 VERBS: dict[str, Any] = {
     "put": lambda array: api.put(array, timeout_s=SHORT_S),
     "array": lambda array: api.array(array, timeout_s=SHORT_S),
-    "get": lambda array: array.begin(deadline_in(SHORT_S)),
+    "get": lambda array: array._find_bytes(deadline_in(SHORT_S)),
     "put_async": lambda array: asyncio.run(awaiting.put_async(array, timeout_s=SHORT_S)),
     "array_async": lambda array: asyncio.run(awaiting.array_async(array, timeout_s=SHORT_S)),
 }

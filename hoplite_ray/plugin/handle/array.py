@@ -6,9 +6,9 @@ import asyncio
 import math
 import threading
 import weakref
-from collections.abc import Generator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Generator
+from pickle import PickleBuffer
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,7 @@ import ray
 
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin.handle.borrowing import register_borrow
-from hoplite_ray.plugin.handle.fetching import (
-    PendingValue,
-    ToFetch,
-    in_thread,
-    put_async_of,
-    start_fetches,
-)
+from hoplite_ray.plugin.handle.fetching import PendingValue, ToFetch, start_fetches
 from hoplite_ray.plugin.handle.leaves import (
     copy_leaf,
     map_leaves,
@@ -31,21 +25,28 @@ from hoplite_ray.plugin.handle.leaves import (
     to_tensor,
 )
 from hoplite_ray.plugin.handle.operators import Operators
-from hoplite_ray.plugin.handle.writable import Writable
-from hoplite_ray.plugin.process import ids
-from hoplite_ray.plugin.process.attachment import Attachment, attachment, is_attached
+from hoplite_ray.plugin.handle.writable import SmallWritable, Writable
+from hoplite_ray.plugin.process.attachment import attachment, is_attached
+from hoplite_ray.plugin.process.known_puts import KnownPut
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.values.codec import Encoded
-from hoplite_ray.values.deadlines import deadline_in, left_s
-from hoplite_ray.values.dtypes import Kind
+from hoplite_ray.values.codec import Encoded, decode_copy
 from hoplite_ray.values.layout import Layout, short_name
 
-# Ray keeps task results above 100 KB on the node that made them and re-executes the task when that
-# copy is lost; smaller ones live with the task's caller, and carry their bytes.
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
+
+# A value up to this size travels in its handle and needs no node (design decision 27). Ray keeps
+# results of up to 100 KB with the task's caller, so such a handle is not lost with its node.
+SMALL_BYTES_MAX = 64 << 10
+
+# Ray writes a buffer without a copy of its own; fewer bytes cost less in the pickle itself.
+_BUFFER_BYTES_MIN = 8 << 10
+
+# Ray keeps larger results on the node that made them, and re-executes the task when that copy is
+# lost: a task's own large value makes its handle one of these.
 PADDED_BYTES = 101 << 10
 _PADDING = bytes(PADDED_BYTES)  # one object, which pickle writes once in a result of many Arrays
-_PADDED_FROM_BYTES = 64 << 10  # smaller values cost less to carry than this padding costs
 
 _naming = threading.Lock()  # held while an Array keeps its first ref, which a thread may race for
 
@@ -54,6 +55,8 @@ _DLPACK_CPU = (1, 0)  # kDLCPU of dlpack.h, and its only device
 
 class Array(Operators):
     """An immutable value in the store; its bytes are fetched when they are asked for.
+
+    The handle of a value of at most 64 KiB has the bytes, and needs no node.
 
     Shape, dtype, size and repr fetch nothing. Operators, indexing, iteration and numpy's ufuncs
     fetch one read-only view and keep it; it occupies arena as long as this handle lives.
@@ -70,6 +73,7 @@ class Array(Operators):
     __slots__ = (
         "__weakref__",
         "_anchor",
+        "_data",
         "_fetched",
         "_incarnation",
         "_layout",
@@ -78,7 +82,6 @@ class Array(Operators):
         "_object_id",
         "_prefetch",
         "_ref",
-        "_spare",
         "_writing",
     )
 
@@ -91,20 +94,20 @@ class Array(Operators):
         *,
         made_by: bytes | None = None,
         members: tuple[bytes, ...] | None = None,
-        writing: Writable | None = None,
-        spare: bytes | None = None,
+        writing: Writable | SmallWritable | None = None,
+        data: bytes | None = None,
     ) -> None:
         self._object_id = object_id
         self._incarnation = incarnation
         self._layout = layout
-        self._anchor = anchor  # keeps the object alive
+        self._anchor = anchor  # keeps the object alive; a small value has none
+        self._data = data  # of a small value: its bytes, which are then no object of a node
         self._made_by = made_by  # the task of this process that made it, if one did
         self._members = members  # of a reduce's result: ids of the source refs that went in
         self._writing = writing  # of `empty`, until it is sealed
-        self._spare = spare  # the bytes of a task's small result, in case the object is lost
         self._fetched: Any = None  # the value that operators work on
         self._prefetch: weakref.finalize[Any, Any] | None = None
-        self._ref: Ref | None = None  # of this handle, from its first `_as_ref` on
+        self._ref: tuple[bytes | None, Ref] | None = None  # of this handle, and Ray's session
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -184,7 +187,8 @@ class Array(Operators):
         example of a full arena, shows at the next use. The fetch ends with this handle.
         """
         is_under_way = self._prefetch is not None and self._prefetch.alive
-        if is_under_way or self._fetched is not None or self._writing is not None:
+        is_here = self._data is not None or self._fetched is not None or self._writing is not None
+        if is_under_way or is_here:
             return
         pending = attachment().store.begin_get(self._object_id, exists=True)
         prefetch = self._prefetch = weakref.finalize(self, pending.cancel)
@@ -219,36 +223,57 @@ class Array(Operators):
         return self._await_value().__await__()
 
     async def _await_value(self) -> Any:
-        pending = await asyncio.to_thread(self.begin)
-        return await pending.result_async(None)
+        small = self._small
+        if small is not None:
+            return decode_copy(small)
+        value = await asyncio.to_thread(self._begin)  # which may have to seal an `empty`
+        return await value.result_async(None) if isinstance(value, PendingValue) else value
 
-    def _find_bytes(self, deadline: float | None = None) -> ToFetch:
-        """Return what a get fetches; an `empty` is sealed for it, by `deadline`."""
+    @property
+    def _small(self) -> Encoded | None:
+        """The value, if this handle has its bytes; None if an object of a node has them."""
+        data = self._data
+        return None if data is None else small_of(self._layout, data)
+
+    def _with_data(self, data: bytes | None) -> Array:
+        """Return another handle of a small value, which has these bytes."""
+        return Array(self._object_id, self._incarnation, self._layout, None, data=data)
+
+    def _find_bytes(self, deadline: float | None = None) -> Any:
+        """Return what a get fetches, or the caller's own small value.
+
+        An `empty` is sealed for it, by `deadline`.
+        """
         self._seal(deadline)
-        spare = None if self._spare is None else Encoded(self._layout, [memoryview(self._spare)])
-        return ToFetch(self._object_id, self._incarnation, spare)
+        small = self._small
+        return ToFetch(self._object_id, self._incarnation) if small is None else decode_copy(small)
 
-    def begin(self, deadline: float | None = None) -> PendingValue:
-        """Start to fetch, by `deadline`; the result's `result(timeout_s)` takes the value."""
-        fetches: list[PendingValue] = start_fetches([self._find_bytes(deadline)], deadline)
-        return fetches[0]
+    def _begin(self, deadline: float | None = None) -> Any:
+        """Start to fetch the value: return a PendingValue, or the caller's own small value."""
+        begun: list[Any] = start_fetches([self._find_bytes(deadline)], deadline)
+        return begun[0]
 
     def _as_ref(self, deadline: float | None = None) -> Ref:
-        """Return a ref of this object, the same at each call. REQUIRES: Ray runs here.
+        """Return a ref of this object, the same in all of a session. REQUIRES: Ray runs here.
 
         An `empty` is sealed for it, by `deadline`: Ray's pickling seals without a limit.
         """
         self._seal(deadline)
-        if self._ref is None:
+        session = seams.connection()
+        if self._ref is None or self._ref[0] != session:  # a small value outlives a session
             made = ray.put(self)
             with _naming:
-                self._ref = self._ref or made
-        return self._ref
+                if self._ref is None or self._ref[0] != session:
+                    self._ref = session, made
+        return self._ref[1]
 
     def _own_value(self) -> Any:
         """Return the caller's own value; of an unsealed `empty` the memory itself."""
         writing = self._writing
-        return self.begin().result(None) if writing is None else writing.value
+        if writing is not None:
+            return writing.value
+        value = self._begin()
+        return value.result(None) if isinstance(value, PendingValue) else value
 
     def _view(self) -> Any:
         writing = self._writing
@@ -277,7 +302,7 @@ class Array(Operators):
         """End the writing of an `empty`, by `deadline`; the object is then like any other."""
         writing = self._writing
         if writing is not None:
-            writing.seal(deadline)
+            self._data = writing.seal(deadline)
             self._writing = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -285,20 +310,12 @@ class Array(Operators):
             return _taken, (self.copy(),)
         self._seal()
         fields = (self._object_id, self._incarnation, self._layout.to_bytes(), self._anchor)
-        return _unpickled, (*fields, self._members, self._spare, self._padding())
+        return _unpickled, (*fields, self._members, _buffer_of(self._data), self._padding())
 
     def _padding(self) -> bytes:
         """Return bytes that make a task's own large result large for Ray, too."""
-        if self._made_by is None or self.nbytes < _PADDED_FROM_BYTES:
-            return b""
-        return _PADDING if self._made_by == seams.task_id() else b""
-
-
-def _spare_of(encoded: Encoded) -> bytes | None:
-    """Return the bytes of a task's small value, which then live with the handle at its caller."""
-    if seams.task_id() is None or encoded.layout.size_bytes >= _PADDED_FROM_BYTES:
-        return None
-    return b"".join(encoded.data)
+        is_own = self._made_by is not None and self._made_by == seams.task_id()
+        return _PADDING if is_own else b""
 
 
 def _taken(value: Any) -> Any:
@@ -307,82 +324,29 @@ def _taken(value: Any) -> Any:
 
 
 class PutHandle:
-    """The value that put() stores under a ref without knowing its id; read, it is an Array."""
+    """The value that put() stores under a ref without knowing its id; read, it is an Array.
 
-    __slots__ = ("_incarnation", "_layout")
+    `data` has the bytes of a small value.
+    """
 
-    def __init__(self, incarnation: int, layout: Layout) -> None:
+    __slots__ = ("_data", "_incarnation", "_layout")
+
+    def __init__(self, incarnation: int, layout: Layout, data: bytes | None = None) -> None:
         self._incarnation = incarnation
         self._layout = layout
+        self._data = data
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled_put, (self._incarnation, self._layout.to_bytes())
+        return _unpickled_put, (self._incarnation, self._layout.to_bytes(), _buffer_of(self._data))
 
 
-def make(encoded: Encoded, *, timeout_s: float | None = None) -> Array:
-    """Put a value as the running task's next array; an anchor of a steward keeps it alive."""
-    here, anchor, timeout_s = _take_anchor(timeout_s)
-    object_id, incarnation = _name_next(here, anchor)
-    here.put(object_id, encoded, incarnation=incarnation, timeout_s=timeout_s)
-    spare = _spare_of(encoded)
-    return Array(
-        object_id, incarnation, encoded.layout, anchor, made_by=seams.task_id(), spare=spare
-    )
+def _buffer_of(data: bytes | None) -> bytes | PickleBuffer | None:
+    """Return what stands for a small value's bytes in a pickle of Ray's."""
+    return data if data is None or len(data) < _BUFFER_BYTES_MIN else PickleBuffer(data)
 
 
-async def make_async(
-    here: Attachment, anchor: Ref, encoded: Encoded, *, timeout_s: float | None
-) -> Array:
-    """Like `make`, but awaitable, and with an anchor that the caller has taken."""
-    object_id, incarnation = _name_next(here, anchor)
-    await put_async_of(object_id, encoded, incarnation, timeout_s)
-    spare = _spare_of(encoded)
-    return Array(
-        object_id, incarnation, encoded.layout, anchor, made_by=seams.task_id(), spare=spare
-    )
-
-
-def make_empty(
-    shape: int | Sequence[int], dtype: Any, kind: Kind, timeout_s: float | None
-) -> Array:
-    """Reserve the running task's next array, which the caller writes until it is sealed."""
-    here, anchor, timeout_s = _take_anchor(timeout_s)
-    object_id, incarnation = _name_next(here, anchor)
-    writing = Writable(here, object_id, incarnation, shape, dtype, kind=kind, timeout_s=timeout_s)
-    made_by = seams.task_id()
-    return Array(object_id, incarnation, writing.layout, anchor, made_by=made_by, writing=writing)
-
-
-async def make_empty_async(
-    here: Attachment,
-    anchor: Ref,
-    shape: int | Sequence[int],
-    dtype: Any,
-    kind: Kind,
-    *,
-    timeout_s: float | None,
-) -> Array:
-    """Like `make_empty`, but awaitable, and with an anchor that the caller has taken."""
-    object_id, incarnation = _name_next(here, anchor)
-    reserve = partial(Writable, here, object_id, incarnation, shape, dtype, kind=kind)
-    writing = await in_thread(deadline_in(timeout_s), reserve, timeout_s=timeout_s)
-    made_by = seams.task_id()
-    return Array(object_id, incarnation, writing.layout, anchor, made_by=made_by, writing=writing)
-
-
-def _take_anchor(timeout_s: float | None) -> tuple[Attachment, Ref, float | None]:
-    """Return the attachment, an anchor, and the rest of `timeout_s`."""
-    deadline = deadline_in(timeout_s)
-    here = attachment(deadline)
-    return here, here.anchors.take(left_s(deadline)), left_s(deadline)
-
-
-def _name_next(here: Attachment, anchor: Ref) -> tuple[bytes, int]:
-    """Return the next array's id and incarnation, which the journal has before it exists."""
-    object_id = ids.next_array_id()
-    incarnation = ids.incarnation()
-    here.journal.record_anchored(object_id, anchor.binary(), incarnation)
-    return object_id, incarnation
+def small_of(layout: Layout, data: bytes) -> Encoded:
+    return Encoded(layout, [memoryview(data)])
 
 
 def _unpickled(
@@ -391,23 +355,27 @@ def _unpickled(
     layout: bytes,
     anchor: Ref | None,
     members: tuple[bytes, ...] | None,
-    spare: bytes | None,
+    pickled: Buffer | None,
     padding: bytes,
 ) -> Array:
     decoded = Layout.from_bytes(layout)
-    array = Array(object_id, incarnation, decoded, anchor, members=members, spare=spare)
+    data = None if pickled is None else bytes(pickled)
+    array = Array(object_id, incarnation, decoded, anchor, members=members, data=data)
     if anchor is not None:
         register_borrow(array)
     return array
 
 
-def _unpickled_put(incarnation: int, layout: bytes) -> Array:
+def _unpickled_put(incarnation: int, layout: bytes, pickled: Buffer | None) -> Array:
     ref = seams.outer_ref()
     if ref is None:
         raise HopliteError(
             "an object of hoplite_ray.put was read without its ref, so its id is unknown; "
             "this Ray copies small ray.put objects into task calls, which 2.60 to 2.61 don't"
         )
+    object_id, decoded = ref.binary(), Layout.from_bytes(layout)
+    data = None if pickled is None else bytes(pickled)  # a copy, so that Ray's may be freed
+    small = None if data is None else small_of(decoded, data)
     if is_attached():
-        attachment().remember_put(ref.binary(), incarnation)
-    return Array(ref.binary(), incarnation, Layout.from_bytes(layout), ref)
+        attachment().known_puts.add(object_id, KnownPut(incarnation, small))
+    return Array(object_id, incarnation, decoded, ref if small is None else None, data=data)

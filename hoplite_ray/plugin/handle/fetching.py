@@ -13,11 +13,10 @@ from hoplite_ray.errors import GetTimeoutError, NodeLostError, ObjectLostError
 from hoplite_ray.pending import Pending, ReceivedObject, wait_for_failure
 from hoplite_ray.plugin.process.attachment import (
     TRIES,
-    Attachment,
     RayObjectLostError,
     attachment,
 )
-from hoplite_ray.values.codec import Encoded, decode
+from hoplite_ray.values.codec import Encoded
 from hoplite_ray.values.deadlines import deadline_in, left_s
 from hoplite_ray.values.layout import short_name
 
@@ -52,7 +51,7 @@ async def in_thread(
         ) from None
 
 
-async def retry(begin: Callable[[StoreClient], Pending[None]], deadline: float | None) -> None:
+async def retry(begin: Callable[[StoreClient], Pending[T]], deadline: float | None) -> T:
     """Begin it, and again on the next node if a node dies; all by `deadline`."""
     for tries_left in reversed(range(TRIES)):
         store = await in_thread(deadline, lambda: attachment(deadline).store_by(deadline))
@@ -79,22 +78,28 @@ async def delete_async_of(object_id: bytes, deadline: float | None) -> None:
     await retry(lambda store: store.begin_delete(object_id), deadline)
 
 
+async def get_bytes_async_of(object_id: bytes) -> bytes:
+    """Return the bytes of an object that exists.
+
+    Raises: ObjectLostError, and NodeLostError if the node does not come back.
+    """
+    return await retry(lambda store: store.begin_get_bytes(object_id), None)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ToFetch:
-    """An object to fetch; `spare` and `why` are as those of `PendingValue`."""
+    """An object to fetch; `why` is the reason for a loss, if it is known."""
 
     object_id: bytes
     incarnation: int
-    spare: Encoded | None = None
     why: str = ""
 
 
 class PendingValue:
     """A fetch under way. The caller calls `result`, also again, or `result_async` once.
 
-    Args: `here`: the attachment, if it is at hand; `deadline`: of the beginning; `spare`: the value
-          to return if the object is lost; `why`: the reason for a loss, if it is known; `pending`:
-          the fetch that is under way already.
+    Args: `deadline`: of the beginning; `why`: the reason for a loss, if it is known; `pending`: the
+          fetch that is under way already.
     """
 
     def __init__(
@@ -102,27 +107,24 @@ class PendingValue:
         object_id: bytes,
         incarnation: int,
         *,
-        here: Attachment | None = None,
         deadline: float | None = None,
-        spare: Encoded | None = None,
         why: str = "",
         pending: Pending[ReceivedObject] | None = None,
     ) -> None:
         self._object_id = object_id
         self._incarnation = incarnation
-        self._spare = spare
         self._why = why
         self._tries_left = TRIES
         self._is_cancelled = False
         self._value: tuple[Any] | None = None
         if pending is None:
-            self._begin(deadline, here)
+            self._begin(deadline)
         else:
             self._pending = pending
 
-    def _begin(self, deadline: float | None, here: Attachment | None = None) -> None:
-        here = here or attachment(deadline)
-        self._pending = here.store_by(deadline).begin_get(self._object_id, exists=True)
+    def _begin(self, deadline: float | None) -> None:
+        store = attachment(deadline).store_by(deadline)
+        self._pending = store.begin_get(self._object_id, exists=True)
         if self._is_cancelled:  # between two tries
             self._pending.cancel()
 
@@ -151,7 +153,7 @@ class PendingValue:
             except NodeLostError as error:
                 self._count_try(error)
             except ObjectLostError as error:
-                return self._take_spare(error)
+                raise self._explain_loss(error) from None
             self._begin(deadline)
 
     async def result_async(self, timeout_s: float | None, *, is_shown: bool = True) -> Any:
@@ -168,7 +170,7 @@ class PendingValue:
             except NodeLostError as error:
                 self._count_try(error)
             except ObjectLostError as error:
-                return self._take_spare(error)
+                raise self._explain_loss(error) from None
             await in_thread(deadline, self._begin, deadline)
 
     def cancel(self) -> None:
@@ -181,11 +183,9 @@ class PendingValue:
         if not self._tries_left:
             raise error
 
-    def _take_spare(self, error: ObjectLostError) -> Any:
-        if self._spare is None:
-            text = f"{error}; {self._why}" if self._why else str(error)
-            raise RayObjectLostError(text, self._object_id.hex()) from None
-        return decode(self._spare.layout.to_bytes(), bytearray().join(self._spare.data))
+    def _explain_loss(self, error: ObjectLostError) -> RayObjectLostError:
+        text = f"{error}; {self._why}" if self._why else str(error)
+        return RayObjectLostError(text, self._object_id.hex())
 
     def _is_new(
         self, received: ReceivedObject, deadline: float | None, timeout_s: float | None
@@ -227,7 +227,6 @@ def start_fetches(items: Sequence[Any], deadline: float | None) -> list[Any]:
             return item
         return PendingValue(
             *(item.object_id, item.incarnation),
-            spare=item.spare,
             why=item.why,
             pending=next(fetches),
         )

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from threading import TIMEOUT_MAX
 from typing import Any
 
+import numpy as np
+
 from hoplite_ray.errors import GetTimeoutError, HopliteError, NodeLostError
 from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.unsealed import Unsealed
-from hoplite_ray.values.codec import encode
+from hoplite_ray.values.codec import decode, encode
 from hoplite_ray.values.deadlines import deadline_in, left_s
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import Layout, short_name
@@ -43,18 +45,19 @@ class Writable:
         )
         self.value = self._unsealed.value  # always this one array: sealing makes it read-only
 
-    def seal(self, deadline: float | None = None) -> None:
+    def seal(self, deadline: float | None = None) -> bytes | None:
         """End the writing, by `deadline`: numpy then refuses to write through `value`.
 
         Tensors, and views from before, can still be written, which changes pages of this process
         alone.
+        Returns: None, because the object has the bytes.
         Raises: HopliteError if this process has left the Ray session in which it was made;
                 GetTimeoutError at `deadline`, after which it may be sealed again.
         """
         object_id, incarnation = self._name
         with self._seal_exclusively(deadline):
             if self._unsealed is None:
-                return
+                return None
             if seams.connection() != self._here.connection:
                 raise HopliteError(
                     f"object {short_name(object_id)} can't be sealed: the Ray session that it was "
@@ -68,6 +71,7 @@ class Writable:
                     object_id, encoded, incarnation=incarnation, timeout_s=left_s(deadline)
                 )
             self._unsealed = None
+            return None
 
     @contextmanager
     def _seal_exclusively(self, deadline: float | None) -> Iterator[None]:
@@ -86,3 +90,23 @@ class Writable:
             yield
         finally:
             self._seal_lock.release()
+
+
+class SmallWritable:
+    """The memory of a small `hop.empty`, until its handle has the bytes. Any thread may seal it."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._memory = bytearray(layout.size_bytes)
+        self.value = decode(layout.to_bytes(), self._memory)
+        self._seal_lock = threading.Lock()
+        self._sealed: bytes | None = None
+
+    def seal(self, deadline: float | None = None) -> bytes:
+        """End the writing like `Writable.seal`; return the bytes, the same at each call."""
+        with self._seal_lock:
+            if self._sealed is None:
+                if isinstance(self.value, np.ndarray):
+                    self.value.flags.writeable = False
+                self._sealed = bytes(self._memory)
+            return self._sealed

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property, partial
@@ -30,6 +29,7 @@ from hoplite_ray.plugin.node.start import NodePlace, RunningNode, ensure_node, n
 from hoplite_ray.plugin.process import ids, job_options
 from hoplite_ray.plugin.process.anchors import AnchorSupply
 from hoplite_ray.plugin.process.journal import Journal
+from hoplite_ray.plugin.process.known_puts import KnownPuts
 from hoplite_ray.plugin.process.reaper import Reaper
 from hoplite_ray.plugin.process.sharing import SharedCall
 from hoplite_ray.plugin.seams import core as seams
@@ -38,7 +38,6 @@ from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
 from hoplite_ray.values.codec import Encoded
 from hoplite_ray.values.deadlines import deadline_in, left_s
 
-_PUTS_KNOWN_MAX = 16_384  # of some 200 bytes each; a get of an older put asks Ray for its handle
 _BEGIN_S = 60.0  # of a steward's start, beyond which the call waits at the steward
 TRIES = 3  # of an operation whose node dies; each try waits for the node's next incarnation
 
@@ -79,7 +78,7 @@ class Attachment:
             "finding", self._find_steward, lambda: "the steward of this Ray node has not begun"
         )
         self._answer_stewards: dict[bytes, Any] = {}  # answer -> steward; until the last reference
-        self.known_puts: OrderedDict[bytes, int] = OrderedDict()  # id -> incarnation, newest last
+        self.known_puts = KnownPuts()
         try:
             if seams.is_driver():
                 _ = self._reaper  # notices a ray.shutdown
@@ -268,12 +267,6 @@ class Attachment:
                     raise
         raise AssertionError("unreachable")
 
-    def remember_put(self, object_id: bytes, incarnation: int) -> None:
-        """Remember a put, so that the next get of its ref needn't ask Ray for the handle."""
-        self.known_puts[object_id] = incarnation
-        if len(self.known_puts) > _PUTS_KNOWN_MAX:
-            self.known_puts.popitem(last=False)
-
     def close(self) -> None:
         for name in ("_reaper", "answer_reaper"):
             if name in self.__dict__:
@@ -344,10 +337,11 @@ def attachment(deadline: float | None = None) -> Attachment:
             wrong; UnusableAfterForkError in the child of a connected process; GetTimeoutError if
             the node has not begun by `deadline`.
     """
-    need_ray()
     current = _current
-    if current is not None and current.connection == seams.connection():
+    is_ours = current is not None and current.pid == os.getpid() and not _is_over
+    if current is not None and is_ours and current.connection == seams.connection():
         return current
+    need_ray()
     return _make_call.result(deadline)
 
 

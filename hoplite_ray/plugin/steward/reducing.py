@@ -1,166 +1,139 @@
-"""One pending reduce: a coroutine of the steward that feeds sources to the store as they get ready.
+"""One pending reduce: a coroutine of the steward that adds sources to a fold as they get ready.
 
-A source is confirmed when its task has ended and its handle is here. The reduce skips failed
-sources while `count` other ones can still come. It holds the refs of all sources until it
-ends.
+A source is added when its task has ended and its handle is here. The reduce skips failed sources
+while `count` other ones can still come. It holds the refs of all sources until it ends.
 
-A large result for the caller alone comes to this node block by block while it is folded. Without
-that, the caller's get after the commit would wait for a whole further copy.
+Small sources are folded here (folding.py), larger ones by the nodes (on_nodes.py). The first source
+that arrives decides, because all have one layout.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import (
-    HopliteError,
     InvalidArgumentError,
     LayoutMismatchError,
     ReduceError,
 )
-from hoplite_ray.pending import Pending, PendingReduce, ReceivedObject
+from hoplite_ray.plugin.handle.array import SMALL_BYTES_MAX, Array
 from hoplite_ray.plugin.handle.messages import Combination
 from hoplite_ray.plugin.seams.core import Ref
+from hoplite_ray.plugin.steward.folding import SmallFold
+from hoplite_ray.plugin.steward.on_nodes import NodeFold
 from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
 from hoplite_ray.values.layout import Layout, Share, check_reducible
 
-_FOLDED_HERE_BYTES = 64 << 10  # up to it the caller's node folds, and nothing has to come
-_fetch_tasks: set[asyncio.Task[None]] = set()  # the last blocks of results that have committed
-
 _POLL_S = (0.0005, 0.01)  # first and longest pause between looks at a reduce that may commit
+
+# Returns the node's store, and an anchor for the result, which the journal names with the result.
+NameResult: TypeAlias = Callable[[], Awaitable[tuple[StoreClient, Ref]]]
 
 
 @dataclass(slots=True)
 class ReduceRun:
-    """The sources of one reduce, its request to the store, and how many must come."""
+    """The sources of one reduce, the fold of them, and how many must come."""
 
-    store: StoreClient
     target: bytes
     how: Combination
     count: int
     sources: list[Source]
     take_bare: TakeBare
+    name_result: NameResult
     first_failure_ends_it: bool
     ids: list[bytes]
     layout: Layout | None = None
+    fold: SmallFold | NodeFold | None = None  # from the first source on
     failed: list[Source] = field(default_factory=list)
-    fetch: Pending[ReceivedObject] | None = None  # of the result, to this node
 
     @classmethod
     def of(
         cls,
         refs: list[Ref],
-        store: StoreClient,
         target: bytes,
         how: Combination,
         take_bare: TakeBare,
+        name_result: NameResult,
     ) -> ReduceRun:
         return cls(
-            store,
             target,
             how,
             len(refs) if how.count is None else how.count,
             [Source(index, ref) for index, ref in enumerate(refs)],
             take_bare,
+            name_result,
             first_failure_ends_it=how.count is None,
             ids=[ref.binary() for ref in refs],
         )
 
-    async def run(self) -> tuple[Layout, tuple[bytes, ...]]:
-        """Wait for the commit; return the result's layout and the ids of the refs that went in."""
+    async def run(self) -> Array:
+        """Wait for the commit; return the result, with the ids of the refs that went in."""
         arrivals: asyncio.Queue[Source] = asyncio.Queue()
         waits = [
-            asyncio.create_task(resolve(source, arrivals, self.take_bare))
+            asyncio.create_task(resolve(source, arrivals, self.take_bare, needs_bytes=True))
             for source in self.sources
         ]
-        request: PendingReduce | None = None
         try:
-            share = await self._find_share(arrivals)
-            request = self.store.begin_reduce(
-                self.target,
-                source_count=len(self.sources),
-                count=self.count,
-                op=self.how.op,
-                everywhere=self.how.everywhere,
-                deterministic=self.how.deterministic,
-                share=share,
-            )
-            members = await self._feed(request, arrivals)
-            assert self.layout is not None
-            layout = self.layout if share is None else share.layout
-            if self.fetch is not None:
-                rest = asyncio.create_task(_fetch_rest(self.fetch))
-                _fetch_tasks.add(rest)
-                rest.add_done_callback(_fetch_tasks.discard)
-            return layout, tuple(self.ids[index] for index in sorted(members))
+            fold = await self._feed(arrivals)
+            members = sorted(self._members(fold))
+            return fold.make(tuple(self.ids[index] for index in members))
         except BaseException:
-            for pending in (request, self.fetch):
-                if pending is not None:
-                    pending.cancel()
+            if self.fold is not None:
+                self.fold.cancel()
             raise
         finally:
             for wait in waits:
                 wait.cancel()
             self._drop_refs()
 
-    async def _find_share(self, arrivals: asyncio.Queue[Source]) -> Share | None:
-        """Return the reader's share, by the layout of the first source that arrives."""
-        if self.how.reader is None:
-            return None
-        first = await arrivals.get()
-        arrivals.put_nowait(first)
-        if first.failure is not None:
-            raise first.failure
-        assert first.handle is not None
-        try:
-            return Share.of(first.handle._layout, self.how.reader, len(self.sources))
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"source {first.index}: {error}") from None
-
     def _drop_refs(self) -> None:
         self.failed.clear()
         for source in self.sources:
             source.drop_refs()
 
-    async def _feed(self, request: PendingReduce, arrivals: asyncio.Queue[Source]) -> Sequence[int]:
-        confirmed = 0
+    async def _feed(self, arrivals: asyncio.Queue[Source]) -> SmallFold | NodeFold:
+        """Add sources until the fold is over, and return it."""
+        added = 0
         pause_s = _POLL_S[0]
         while True:
-            if confirmed < self.count:  # the reduce can't commit before
+            if self.fold is None or added < self.count:  # the reduce can't commit before
                 arrived = await arrivals.get()
             else:
-                if request.wait(0):
-                    return self._members(request)
+                if self.fold.is_over():
+                    return self.fold
                 try:
                     arrived = await asyncio.wait_for(arrivals.get(), pause_s)
                 except TimeoutError:
                     pause_s = min(2 * pause_s, _POLL_S[1])
                     continue
-            if self._accept(arrived, request):
-                confirmed += 1
+            if await self._accept(arrived):
+                added += 1
 
-    def _members(self, request: PendingReduce) -> Sequence[int]:
+    def _members(self, fold: SmallFold | NodeFold) -> Sequence[int]:
         try:
-            return request.result().members
+            return fold.members()
         except ReduceError as error:  # the store has lost sources that were ready
             fates = [each.describe_fate(is_lost=each.index in error.lost) for each in self.sources]
             raise ReduceError(str(error.args[0]), fates, error.lost) from None
 
-    def _accept(self, source: Source, request: PendingReduce) -> bool:
-        """Confirm a source, or count its failure. Raises: the error if too few can come."""
+    async def _accept(self, source: Source) -> bool:
+        """Add a source, or count its failure. Raises: the error if too few can come."""
         if source.failure is None:
             source.failure = self._find_mismatch(source)
         if source.failure is None:
             assert source.handle is not None
-            handle = source.handle
-            request.confirm(source.index, handle._object_id, incarnation=handle._incarnation)
-            self._begin_fetch(handle._layout)
+            if self.fold is None:
+                self.fold = await self._begin(source.index, source.handle._layout)
+            self.fold.add(source.index, source.handle)
+            if isinstance(self.fold, SmallFold):
+                source.handle = source.handle._with_data(None)  # the fold has taken the bytes
             return True
-        request.fail(source.index)
+        if self.fold is not None:
+            self.fold.fail(source.index)
         self.failed.append(source)
         if self.first_failure_ends_it:
             raise source.failure
@@ -176,11 +149,35 @@ class ReduceRun:
             raise error
         return False
 
-    def _begin_fetch(self, layout: Layout) -> None:
-        """Fetch a result for the caller alone; an allreduce's comes to all nodes by itself."""
-        is_for_caller = not self.how.everywhere and layout.size_bytes > _FOLDED_HERE_BYTES
-        if is_for_caller and self.fetch is None:
-            self.fetch = self.store.begin_get(self.target)
+    async def _begin(self, first: int, layout: Layout) -> SmallFold | NodeFold:
+        """Begin the fold, by the layout of the source that has arrived first."""
+        share = self._find_share(first, layout)
+        if layout.size_bytes <= SMALL_BYTES_MAX:
+            return SmallFold(
+                self.target,
+                layout,
+                self.how.op,
+                share=share,
+                deterministic=self.how.deterministic,
+            )
+        store, anchor = await self.name_result()
+        fold = NodeFold(
+            *(store, self.target, anchor, layout, self.how),
+            share=share,
+            source_count=len(self.sources),
+            count=self.count,
+        )
+        for each in self.failed:
+            fold.fail(each.index)
+        return fold
+
+    def _find_share(self, first: int, layout: Layout) -> Share | None:
+        if self.how.reader is None:
+            return None
+        try:
+            return Share.of(layout, self.how.reader, len(self.sources))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"source {first}: {error}") from None
 
     def _find_mismatch(self, source: Source) -> Exception | None:
         assert source.handle is not None
@@ -197,8 +194,3 @@ class ReduceRun:
                 f"{layout.difference(self.layout)}; all sources need the same dtypes and shapes"
             )
         return None
-
-
-async def _fetch_rest(fetch: Pending[ReceivedObject]) -> None:
-    with suppress(HopliteError):  # a get of the result raises it
-        await fetch.result_async()

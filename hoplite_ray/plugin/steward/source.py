@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 import ray
 
 from hoplite_ray.plugin.handle import array as arrays
-from hoplite_ray.plugin.handle.array import PADDED_BYTES, Array
+from hoplite_ray.plugin.handle.array import PADDED_BYTES, SMALL_BYTES_MAX, Array
+from hoplite_ray.plugin.handle.fetching import get_bytes_async_of
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import values as value_seams
 from hoplite_ray.plugin.seams.core import Ref
@@ -85,8 +86,17 @@ class Source:
 TakeBare: TypeAlias = Callable[[Source, str | None, bool], Awaitable[Array | Ref]]
 
 
-async def resolve(source: Source, arrivals: asyncio.Queue[Source], take_bare: TakeBare) -> None:
-    """Wait for a source's task, get its handle or its error, and queue the source in `arrivals`."""
+async def resolve(
+    source: Source,
+    arrivals: asyncio.Queue[Source],
+    take_bare: TakeBare,
+    *,
+    needs_bytes: bool = False,
+) -> None:
+    """Wait for a source's task, get its handle or its error, and queue the source in `arrivals`.
+
+    If `needs_bytes`, the handle of a small value has the bytes, also if nodes have made the value.
+    """
     try:
         assert source.ref is not None
         await seams.wait_ready(source.ref)
@@ -102,10 +112,17 @@ async def resolve(source: Source, arrivals: asyncio.Queue[Source], take_bare: Ta
                 await seams.wait_ready(taken)
                 del taken
                 handle = await _read_handle(lambda: source.wrapped)
-        source.handle = handle
+        source.handle = await _with_bytes(handle) if handle is not None and needs_bytes else handle
     except Exception as failure:
         source.failure = failure
     await arrivals.put(source)
+
+
+async def _with_bytes(handle: Array) -> Array:
+    """Return a handle that has the bytes, if its value is small; else the same one."""
+    if handle.nbytes > SMALL_BYTES_MAX or handle._data is not None:
+        return handle
+    return handle._with_data(await get_bytes_async_of(handle._object_id))  # a share of a reduce
 
 
 async def _read_handle(ref: Callable[[], Ref | None]) -> Array | None:

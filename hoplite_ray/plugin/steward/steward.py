@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import ray
 
+from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.handle.messages import Bare, BareResult, Combination, Gathered
@@ -100,15 +101,11 @@ class Steward:
 
         async def run_reduce(answer: bytes) -> Array:
             target = new_id() if self._is_restarted else answer
+            take_bare = partial(self._bare.request_read, caller, answer)
             for tries_left in reversed(range(_TRIES)):
-                anchor = self._make_anchor()
-                self._here.journal.record_anchored(target, anchor.binary(), 0)
+                name_result = partial(self._name_result, target)
                 try:
-                    store = await asyncio.to_thread(lambda: self._here.store)
-                    take_bare = partial(self._bare.request_read, caller, answer)
-                    run = ReduceRun.of(refs, store, target, how, take_bare)
-                    layout, members = await run.run()
-                    return Array(target, 0, layout, anchor, members=members)
+                    return await ReduceRun.of(refs, target, how, take_bare, name_result).run()
                 except NodeLostError:
                     if not tries_left:
                         raise
@@ -169,6 +166,12 @@ class Steward:
         self._anchors.add(anchor.binary())
         self._reaper.watch(anchor)
         return anchor
+
+    async def _name_result(self, target: bytes) -> tuple[StoreClient, Ref]:
+        """Return the node's store, and an anchor for a result that nodes will make."""
+        anchor = self._make_anchor()
+        self._here.journal.record_anchored(target, anchor.binary(), 0)
+        return await asyncio.to_thread(lambda: self._here.store), anchor
 
     def _delete_anchored(self, anchor: bytes) -> None:
         bound = self._journals.unbind(anchor)

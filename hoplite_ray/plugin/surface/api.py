@@ -14,7 +14,7 @@ from hoplite_ray.errors import (
     InvalidArgumentError,
     WrongTypeError,
 )
-from hoplite_ray.plugin.handle import array as arrays
+from hoplite_ray.plugin.handle import making
 from hoplite_ray.plugin.handle.array import Array, PutHandle
 from hoplite_ray.plugin.handle.fetching import (
     PendingValue,
@@ -33,9 +33,10 @@ from hoplite_ray.plugin.process.attachment import (
     is_attached,
     need_ray,
 )
+from hoplite_ray.plugin.process.known_puts import KnownPut
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed, ref_of
-from hoplite_ray.values.codec import Encoded, encode
+from hoplite_ray.values.codec import Encoded, decode_copy, encode
 from hoplite_ray.values.deadlines import deadline_in, left_s, refuse_late
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import Layout, short_name
@@ -54,11 +55,13 @@ def put(value: Any, *, timeout_s: float | None = None) -> Ref:
              becomes a ref of the same object.
              timeout_s: seconds to wait for memory; None waits without a limit.
     Returns: an ordinary ref; as a task's argument it becomes an `Array`. The object goes when the
-             last ref and the last Array of it do; after this process, when memory is needed.
+             last ref and the last Array of it do; after this process, when memory is needed. A
+             value of at most 64 KiB is no object: each Array has its bytes, and after this process
+             only these are left.
     Raises:  InvalidArgumentError naming the part of `value` that is no array of plain bytes;
              StoreFullError; GetTimeoutError if the store had no room, or the node no life, within
              `timeout_s`.
-    Cost:    one copy of the bytes, on this node.
+    Cost:    one copy of the bytes, on this node. Up to 64 KiB a `ray.put`, and no node is asked.
     Example:
 
         ref = hop.put({"w": np.ones(3), "b": np.zeros(1)})
@@ -69,6 +72,8 @@ def put(value: Any, *, timeout_s: float | None = None) -> Ref:
         return ref_of(value, deadline)
     encoded = encode_value(value)
     here = attachment(deadline)
+    if making.is_small(encoded.layout):
+        return making.put_small(here, encoded)
     with own_object(here, encoded.layout, deadline) as (ref, incarnation):
         here.put(ref.binary(), encoded, incarnation=incarnation, timeout_s=left_s(deadline))
     return ref
@@ -87,7 +92,7 @@ def own_object(
     here.journal.record_owned(ref.binary(), incarnation)
     try:
         yield ref, incarnation
-        here.remember_put(ref.binary(), incarnation)
+        here.known_puts.add(ref.binary(), KnownPut(incarnation))
     finally:
         here.reap(ref, deadline)  # also after a failure: the object may be sealed all the same
 
@@ -108,7 +113,8 @@ def array(value: Any, *, timeout_s: float | None = None) -> Array:
     executes again makes the same objects again.
 
     Args:    value, timeout_s: as for `put`.
-    Returns: the handle; its bytes stay on this node until a reader fetches them.
+    Returns: the handle; its bytes stay on this node until a reader fetches them. Up to 64 KiB they
+             are in the handle.
     Raises:  as `put`.
     Cost:    one copy of the bytes, on this node.
     Example:
@@ -123,7 +129,7 @@ def array(value: Any, *, timeout_s: float | None = None) -> Array:
     if isinstance(value, Array):
         value._seal(deadline)
         return value
-    return arrays.make(encode_value(value), timeout_s=timeout_s)
+    return making.make(encode_value(value), timeout_s=timeout_s)
 
 
 def empty(
@@ -154,7 +160,7 @@ def empty(
         assert hop.get(hop.put(filled)).sum() == 6
     """
     deadline_in(timeout_s)
-    return arrays.make_empty(shape, dtype, kind, timeout_s)
+    return making.make_empty(shape, dtype, kind, timeout_s)
 
 
 @overload
@@ -173,7 +179,8 @@ def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) 
     Returns: the value, or the list of values. Each is the caller's own: writing into it changes
              nothing else. A gather's result is the list of its values.
     Raises:  GetTimeoutError naming the object and its state; what the task raised; ObjectLostError.
-    Cost:    nothing is copied above 64 KiB; memory is this node's arena until the value dies.
+    Cost:    nothing is copied above 64 KiB; memory is this node's arena until the value dies. The
+             node is asked for all objects at once.
     Example:
 
         refs = [hop.put(np.full(2, number)) for number in range(3)]
@@ -296,15 +303,17 @@ def begin_fetches(items: list[Gettable], deadline: float | None) -> list[Ref | P
 
     Raises: GetTimeoutError if the node is not there by `deadline`.
     """
-    known = attachment(deadline).known_puts if is_attached() else {}
+    known = attachment(deadline).known_puts if is_attached() else None
     pending: list[Any] = []
     for each in items:
         if isinstance(each, Array):
             pending.append(each._find_bytes(deadline))
-        elif (incarnation := known.get(each.binary())) is not None:
-            pending.append(ToFetch(each.binary(), incarnation))
-        else:
+        elif known is None or (put := known.find(each.binary())) is None:
             pending.append(each)
+        elif put.small is None:
+            pending.append(ToFetch(each.binary(), put.incarnation))
+        else:
+            pending.append(decode_copy(put.small))
     return start_fetches(pending, deadline)
 
 
@@ -328,8 +337,8 @@ def _find_bytes_of(ref: Ref, value: Any, deadline: float | None) -> Any:
         return PendingValues(each._find_bytes(deadline) for each in value)
     if not isinstance(value, Array):
         return value
-    if value._object_id == ref.binary() and value._members is None:
-        attachment(deadline).remember_put(value._object_id, value._incarnation)
+    if value._object_id == ref.binary() and value._members is None and value._anchor is not None:
+        attachment(deadline).known_puts.add(value._object_id, KnownPut(value._incarnation))
     return value._find_bytes(deadline)
 
 
@@ -363,7 +372,8 @@ def wait(
 def delete(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> None:
     """Free objects now, whatever still refers to them: a later get raises ObjectLostError.
 
-    Values that were received stay valid.
+    Values that were received stay valid. A value of at most 64 KiB is no object: it stays until its
+    last handle goes, because each handle has the bytes.
 
     Args:    refs: one ref or Array, or several.
              timeout_s: seconds to wait for the node's answers; None waits without a limit.
@@ -373,7 +383,7 @@ def delete(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = Non
     Cost:    one message and its answer for each object.
     Example:
 
-        ref = hop.put(np.zeros(8))
+        ref = hop.put(np.zeros(1 << 20))
         hop.delete(ref)
     """
     deadline = deadline_in(timeout_s)
@@ -381,13 +391,16 @@ def delete(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = Non
     here = attachment(deadline)
     for each in items:
         refuse_late(deadline, timeout_s, f"delete of {len(items)} objects")
-        here.delete(find_deletable(each, deadline, timeout_s), timeout_s=left_s(deadline))
+        object_id = find_deletable(each, deadline, timeout_s)
+        if object_id is not None:
+            here.delete(object_id, timeout_s=left_s(deadline))
 
 
-def find_deletable(each: Gettable, deadline: float | None, timeout_s: float | None) -> bytes:
+def find_deletable(each: Gettable, deadline: float | None, timeout_s: float | None) -> bytes | None:
     """Return the id of the object that a ref or an Array stands for, also of an orphan.
 
-    Raises: like `delete`.
+    Returns: None for a small value, which is no object of a node.
+    Raises:  like `delete`.
     """
     value: Any = each
     if isinstance(each, ray.ObjectRef):
@@ -400,4 +413,4 @@ def find_deletable(each: Gettable, deadline: float | None, timeout_s: float | No
             return bytes(each.binary())  # a put's
     if not isinstance(value, Array):
         raise InvalidArgumentError(f"{each!r} holds no array of the store")
-    return value._object_id
+    return None if value._anchor is None else value._object_id

@@ -16,7 +16,7 @@ import ray
 
 from hoplite_ray.errors import GetTimeoutError
 from hoplite_ray.pending import Pending, show_progress
-from hoplite_ray.plugin.handle import array as arrays
+from hoplite_ray.plugin.handle import making
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.handle.fetching import (
     PendingValue,
@@ -47,7 +47,7 @@ from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed
 from hoplite_ray.plugin.surface.combining import answer_ref, members_of
 from hoplite_ray.values.deadlines import deadline_in, left_s, refuse_late
 from hoplite_ray.values.dtypes import Kind
-from hoplite_ray.values.layout import ReduceOp
+from hoplite_ray.values.layout import Layout, ReduceOp
 
 _AT_ONCE = 0.0  # a deadline that has passed, so that nothing waits on the event loop
 
@@ -58,6 +58,8 @@ async def put_async(value: Any, *, timeout_s: float | None = None) -> Ref:
     if isinstance(value, Array):
         return await in_thread(deadline, put, value, timeout_s=left_s(deadline))
     encoded = await in_thread(deadline, encode_value, value)
+    if making.is_small(encoded.layout):
+        return making.put_small(await in_thread(deadline, attachment, deadline), encoded)
     here = await _attach(deadline)
     with own_object(here, encoded.layout, _AT_ONCE) as (ref, incarnation):
         await put_async_of(ref.binary(), encoded, incarnation, left_s(deadline))
@@ -71,9 +73,12 @@ async def array_async(value: Any, *, timeout_s: float | None = None) -> Array:
         await in_thread(deadline, value._seal, deadline)
         return value
     encoded = await in_thread(deadline, encode_value, value)
+    if making.is_small(encoded.layout):
+        await in_thread(deadline, attachment, deadline)
+        return making.make_small(encoded)
     here = await _attach(deadline)
     anchor = await in_thread(deadline, here.anchors.take, left_s(deadline))
-    return await arrays.make_async(here, anchor, encoded, timeout_s=left_s(deadline))
+    return await making.make_async(here, anchor, encoded, timeout_s=left_s(deadline))
 
 
 @overload
@@ -134,7 +139,8 @@ async def delete_async(
     for each in items:
         refuse_late(deadline, timeout_s, f"delete_async of {len(items)} objects")
         object_id = await in_thread(deadline, find_deletable, each, deadline, timeout_s)
-        await delete_async_of(object_id, deadline)
+        if object_id is not None:
+            await delete_async_of(object_id, deadline)
 
 
 async def wait_async(
@@ -184,10 +190,14 @@ async def empty_async(
 ) -> Array:
     """Like `empty`, but awaitable."""
     deadline = deadline_in(timeout_s)
+    layout = Layout.of_array(shape, dtype, kind)
+    if making.is_small(layout):
+        await in_thread(deadline, attachment, deadline)
+        return making.make_small_empty(layout)
     here = await _attach(deadline)
     anchor = await in_thread(deadline, here.anchors.take, left_s(deadline))
     limit_s = left_s(deadline)
-    return await arrays.make_empty_async(here, anchor, shape, dtype, kind, timeout_s=limit_s)
+    return await making.make_empty_async(here, anchor, shape, dtype, kind, timeout_s=limit_s)
 
 
 async def reduce_async(

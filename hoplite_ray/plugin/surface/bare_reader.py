@@ -10,7 +10,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
-from hoplite_ray.plugin.handle.array import Array, make
+from hoplite_ray.plugin.handle.array import Array
+from hoplite_ray.plugin.handle.making import make
 from hoplite_ray.plugin.handle.messages import Bare, BareResult
 from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.seams import core as seams

@@ -51,7 +51,8 @@ def reduce(
              `reduce_async`.
     Raises:  on get: ReduceError with the fate of every source when fewer than `count` can come;
              with `count=None` (all of them) what the first failing source raised.
-    Cost:    every other node folds a share of the bytes; the caller's receives the result.
+    Cost:    every other node folds a share of the bytes; the caller's receives the result. Values
+             of at most 64 KiB are folded by one process of the caller's node, and no node is asked.
              `deterministic`: each of them keeps up to min(count, sources / 2) copies of its share
              until their neighbours in the tree come, twice as wide for 16-bit floats.
     Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; design decision 5.
@@ -90,7 +91,8 @@ def reduce_scatter(
     """Reduce all `refs`, and cut the result by rows into one ref for each of them.
 
     Ref i is for the maker of source i: it is combined on the node of that source, where reading it
-    moves no byte. Other nodes can read it as well.
+    moves no byte. Other nodes can read it as well. Sources of at most 64 KiB are combined on
+    the caller's node.
     Args:    refs, op, deterministic: as for `reduce`.
     Shapes:  every source is an array or tensor of one shape and dtype; ref i has the rows of
              numpy.array_split(result, len(refs))[i].
