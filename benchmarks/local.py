@@ -2,10 +2,11 @@
 
     python benchmarks/local.py
 
-A fresh process puts a large array into a store whose memory is warm, and gets it back as a view;
-small objects are put, and got on their own node and on a second one of this machine. Contenders
-take turns, twenty small objects at a time. Large puts are bounded by a warm memcpy; the limits of
-the rest are design goals.
+A fresh process puts a large array into a store whose memory is warm, and gets it back as a view.
+Small values are put, got on their own node and on a second one of this machine, and passed to a
+call there, which answers with a value of the same size; eight of them are reduced, by Ray in a
+task. Contenders take turns, twenty small values at a time, and the one that begins alternates.
+Large puts are bounded by a warm memcpy; the limits of the rest are design goals.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ KIB, MIB = 1 << 10, 1 << 20
 SMALL = {"1 KB": 1 * KIB, "64 KB": 64 * KIB}
 COPY_SHARE_MIN = 0.4  # of a warm memcpy
 BATCH = 20  # small objects of one kind in a row, while the contenders take turns
-PUT_RATIO_MAX = 1.2  # of ray.put
-LIMITS_S = {"view": 1e-3, "local": 60e-6, "remote": 250e-6}
+PUT_RATIO_MAX = 1.2  # of ray.put, for a large array
+VIEW_S_MAX = 1e-3
+# By ref, of the time that plain Ray takes for the same.
+SMALL_RATIO_MAX = {"put": 1.05, "get local": 1.0, "get remote": 1.0, "call": 1.0, "reduce": 1.0}
+REDUCED = 8  # small values in one reduce
 
 
 @dataclass
@@ -157,11 +161,16 @@ class Far:
         return [timed(get) for get in gets]
 
     def hop_s(self, refs: list[Any]) -> list[float]:
-        ray.get(refs)  # which puts these are is known
         return [timed(partial(hop.get, each)) for each in refs]
 
     def ray_s(self, refs: list[Any]) -> list[float]:
         return [timed(partial(ray.get, each)) for each in refs]
+
+    def answer_hop(self, value: Any) -> hop.Array:
+        return hop.array(np.asarray(value))
+
+    def answer_ray(self, value: Any) -> Any:
+        return value.copy()
 
 
 def measure_small(times: Times, options: argparse.Namespace) -> None:
@@ -169,33 +178,61 @@ def measure_small(times: Times, options: argparse.Namespace) -> None:
     for name, size_bytes in SMALL.items():
         array = np.zeros(size_bytes, np.uint8)
         for number in range(options.small // BATCH + 1):
-            measured = small_batch(array, far)
+            measured = small_batch(array, far, is_ray_first=bool(number % 2))
             if number == 0:
                 continue  # attaching, importing
             for what, seconds in measured.items():
                 times.add(f"{what.format(name)}", seconds)
 
 
-def small_batch(array: np.ndarray, far: Any) -> dict[str, list[float]]:
-    """Times of a few puts and of the first gets of them here and there, contenders in turns."""
+def small_batch(array: np.ndarray, far: Any, *, is_ray_first: bool) -> dict[str, list[float]]:
+    """Times of a few puts, of the first gets of them here and there, of calls and of reduces."""
     store = Store(attachment().store)
     ids = [new_id() for _ in range(BATCH)]
     refs: list[Any] = []
     theirs: list[Any] = []
-    measured = {}
     # Each in a row: what a put leaves its store to do would delay the next contender's.
-    measured["id {} put"] = [timed(partial(store.put, each, array)) for each in ids]
-    measured["hop {} put"] = [timed(lambda: refs.append(hop.put(array))) for _ in ids]
-    measured["ray {} put"] = [timed(lambda: theirs.append(ray.put(array))) for _ in ids]
-    measured["id {} get local"] = [timed(partial(store.get, each)) for each in ids]
-    measured["hop {} get local"] = [timed(partial(hop.get, each)) for each in refs]
-    measured["ray {} get local"] = [timed(partial(ray.get, each)) for each in theirs]
-    measured["id {} get remote"] = ray.get(far.ids_s.remote(ids))
-    measured["hop {} get remote"] = ray.get(far.hop_s.remote(refs))
-    measured["ray {} get remote"] = ray.get(far.ray_s.remote(theirs))
+    deeds: dict[str, dict[str, Callable[[], list[float]]]] = {
+        "put": {
+            "id": lambda: [timed(partial(store.put, each, array)) for each in ids],
+            "hop": lambda: [timed(lambda: refs.append(hop.put(array))) for _ in ids],
+            "ray": lambda: [timed(lambda: theirs.append(ray.put(array))) for _ in ids],
+        },
+        "get local": {
+            "id": lambda: [timed(partial(store.get, each)) for each in ids],
+            "hop": lambda: [timed(partial(hop.get, each)) for each in refs],
+            "ray": lambda: [timed(partial(ray.get, each)) for each in theirs],
+        },
+        "get remote": {
+            "id": lambda: ray.get(far.ids_s.remote(ids)),
+            "hop": lambda: ray.get(far.hop_s.remote(refs)),
+            "ray": lambda: ray.get(far.ray_s.remote(theirs)),
+        },
+        "call": {
+            "hop": lambda: [
+                timed(lambda: hop.get(far.answer_hop.remote(hop.put(array)))) for _ in ids
+            ],
+            "ray": lambda: [
+                timed(lambda: ray.get(far.answer_ray.remote(ray.put(array)))) for _ in ids
+            ],
+        },
+        "reduce": {
+            "hop": lambda: [timed(lambda: hop.get(hop.reduce(refs[:REDUCED]))) for _ in "12"],
+            "ray": lambda: [timed(lambda: ray.get(total.remote(*theirs[:REDUCED]))) for _ in "12"],
+        },
+    }
+    measured = {}
+    for what, by in deeds.items():
+        for who in sorted(by, reverse=is_ray_first):
+            measured[f"{who} {{}} {what}"] = by[who]()
     for each in ids:
         store.delete(each)
     return measured
+
+
+@ray.remote(num_cpus=0)
+def total(*arrays: np.ndarray) -> Any:
+    return sum(arrays)
 
 
 def timed(deed: Callable[[], object]) -> float:
@@ -219,15 +256,15 @@ def report(times: Times, options: argparse.Namespace) -> None:
         f"{hop_s / ray_s:.2f} x ray.put's time (at most {PUT_RATIO_MAX})",
     )
     get_us = {who: times.median(f"{who} large get") * 1e6 for who in ("hop", "ray")}
-    line("get of it as a view", get_us["hop"], f"us {at_most('view')}; ray.get {get_us['ray']:.0f}")
+    limit_us = VIEW_S_MAX * 1e6
+    rest = f"us (at most {limit_us:.0f}); ray.get {get_us['ray']:.0f}"
+    line("get of it as a view", get_us["hop"], rest)
     for name in SMALL:
-        for place in ("local", "remote"):
-            us = small_us(times, f"{name} get {place}")
-            others = f"{us['hop']:.0f} by ref {at_most(place)}; ray.get {us['ray']:.0f}"
-            line(f"get of {name}, {place}", us["id"], f"us by id, {others}")
-        us = small_us(times, f"{name} put")
-        ratio = f"{us['hop'] / us['ray']:.2f} x ray.put's {us['ray']:.0f} (at most {PUT_RATIO_MAX})"
-        line(f"put of {name}", us["hop"], f"us: {ratio}; by id {us['id']:.0f}")
+        for what, limit in SMALL_RATIO_MAX.items():
+            us = small_us(times, f"{name} {what}")
+            ratio = f"us: {us['hop'] / us['ray']:.2f} x Ray's {us['ray']:.0f} (at most {limit})"
+            by_id = f"; by id {us['id']:.0f}" if "id" in us else ""
+            line(f"{what} of {name}", us["hop"], ratio + by_id)
 
 
 def figures(times: Times, options: argparse.Namespace) -> list[Figure]:
@@ -253,20 +290,25 @@ def figures(times: Times, options: argparse.Namespace) -> list[Figure]:
                 )
 
     add(f"first put of {size}", "large put", copy_s / COPY_SHARE_MIN, copy_s)
-    add(f"get of {size} as a view", "large get", LIMITS_S["view"])
+    add(f"get of {size} as a view", "large get", VIEW_S_MAX)
+    words = {
+        "put": "put of {}",
+        "get local": "get of {} on its node",
+        "get remote": "get of {} from a second node",
+        "call": "put of {}, a call with it on a second node, and its answer",
+        "reduce": f"reduce of {REDUCED} of {{}}; by Ray in a task",
+    }
     for name in SMALL:
-        add(f"put of {name}", f"{name} put", PUT_RATIO_MAX * times.median(f"ray {name} put"))
-        for place, words in (("local", "on its node"), ("remote", "from a second node")):
-            add(f"get of {name} {words}", f"{name} get {place}", LIMITS_S[place])
+        for what, limit in SMALL_RATIO_MAX.items():
+            theirs_s = times.median(f"ray {name} {what}")
+            add(words[what].format(name), f"{name} {what}", limit * theirs_s)
     return found
 
 
 def small_us(times: Times, what: str) -> dict[str, float]:
-    return {who: times.median(f"{who} {what}") * 1e6 for who in ("id", "hop", "ray")}
-
-
-def at_most(what: str) -> str:
-    return f"(at most {LIMITS_S[what] * 1e6:.0f})"
+    names = ("id", "hop", "ray")
+    keys = {who: f"{who} {what}" for who in names}
+    return {who: times.median(key) * 1e6 for who, key in keys.items() if key in times.taken}
 
 
 def line(what: str, figure: float, rest: str) -> None:
