@@ -28,9 +28,9 @@ inline constexpr std::uint64_t kControlFrameBytesMax = 512_KiB;
 static_assert(kControlFrameBytesMax >= kInlineBytesMax + kLayoutBytesMax + 4_KiB,
               "an inline object, its layout and a forwarding list fit into one frame");
 
-// A block is about 1/1024 of its object: each further hop costs 1/1024 of the transfer, and each of
-// a reduce's 63 owners has 16 or 17 blocks. From 8 KiB on a block's bytes cost more than its
-// handling. From 256 KiB on larger blocks save no CPU time. 1 MiB bounds a turn of the reactor.
+// Bounds of a block; `choose_block_bytes` chooses between them. An object has at most 1,024 blocks,
+// if they can be as large. From 8 KiB on a block's bytes cost more than its handling. From 256 KiB
+// on larger blocks save no CPU time. 1 MiB bounds a turn of the reactor.
 inline constexpr std::uint64_t kBlocksPerObjectAim = 1024;
 inline constexpr std::uint64_t kBlockBytesMin = 8_KiB;
 inline constexpr std::uint64_t kBlockBytesAimMax = 256_KiB;

@@ -22,6 +22,10 @@ constexpr std::uint16_t kStripesAtLeast = 4;
 // and stripes pay even for receivers that have not asked yet.
 constexpr std::uint64_t kLargeBytes = 8_MiB;
 
+// The hops of a chain that a block size is chosen for. The block size must not depend on the number
+// of nodes, because all sources of a reduce need the same one.
+constexpr double kHopsOfBlocks = 31;
+
 // Bytes that a link carries in the time of a hop without its bytes.
 std::uint64_t hop_bytes(const BroadcastSize& size) {
   return size.link_bytes_per_s / 1000 * (kHopNs + kMessageNs) / 1'000'000;
@@ -53,6 +57,18 @@ auto rank_of(const SenderCandidate& c, const SenderRoom& room) {
 }
 
 }  // namespace
+
+std::uint32_t choose_block_bytes(std::uint64_t size_bytes, const EngineConfig& config) {
+  const double least_squared = static_cast<double>(size_bytes) * kMessageNs * 1e-9 *
+                               static_cast<double>(config.link_bytes_per_s) / kHopsOfBlocks;
+  std::uint64_t bytes = config.block_bytes_min;
+  const auto is_too_small = [&] {
+    const auto of_block = static_cast<double>(bytes);
+    return bytes * kBlocksPerObjectAim < size_bytes || 2 * of_block * of_block < least_squared;
+  };
+  while (bytes < config.block_bytes_max && is_too_small()) bytes *= 2;
+  return static_cast<std::uint32_t>(bytes);
+}
 
 std::uint16_t choose_stripes(const BroadcastSize& size) {
   const bool large = size.size_bytes >= kLargeBytes;

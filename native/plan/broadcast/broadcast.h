@@ -13,6 +13,7 @@
 
 #include "base/ids.h"
 #include "base/limits.h"
+#include "plan/messages.h"
 
 namespace hoplite {
 
@@ -24,6 +25,11 @@ struct BroadcastSize {
   std::size_t members = 0;                          // nodes that may still ask, with the known ones
   std::uint64_t link_bytes_per_s = kLinkBytesPerS;  // of each node
 };
+
+// Returns the block size that all nodes use for an object: block_bytes_min times a power of two. A
+// core handles size / block blocks, and a chain fills in hops x block / rate; the block is near the
+// least sum of both.
+std::uint32_t choose_block_bytes(std::uint64_t size_bytes, const EngineConfig& config);
 
 // Returns the number of stripes with which the last receiver finishes first. The deepest path costs
 // a hop's latency per level, and `k` blocks per level below the first, because a node sends each

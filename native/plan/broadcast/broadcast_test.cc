@@ -232,6 +232,34 @@ TEST(ChooseDepth, IsGreaterOnASlowLinkWhereAHopIsShortBesideABlock) {
   EXPECT_EQ(depth(100), 30U);
 }
 
+TEST(ChooseBlockBytes, BalancesHandlingAndTheFillingOfAChain) {
+  struct Case {
+    std::uint64_t size_bytes, mbit, block_bytes;
+  };
+  const Case cases[] = {
+      {256_KiB, 500, 8_KiB},    {4_MiB, 500, 8_KiB},      {32_MiB, 500, 32_KiB},  // 1,024 blocks
+      {256_KiB, 10'000, 8_KiB}, {1_MiB, 10'000, 16_KiB},  {4_MiB, 10'000, 32_KiB},
+      {32_MiB, 10'000, 64_KiB}, {1_GiB, 10'000, 256_KiB}, {32_MiB, 1'000'000, 256_KiB},
+      {1_GiB, 1, 256_KiB},
+  };
+  for (const Case& each : cases) {
+    EngineConfig config;
+    config.link_bytes_per_s = each.mbit * 125'000;
+    EXPECT_EQ(choose_block_bytes(each.size_bytes, config), each.block_bytes)
+        << each.size_bytes << " bytes at " << each.mbit << " Mbit/s";
+  }
+}
+
+TEST(ChooseBlockBytes, StaysWithinTheOptions) {
+  EngineConfig config;
+  config.block_bytes_min = config.block_bytes_max = 4_KiB;
+  EXPECT_EQ(choose_block_bytes(1_GiB, config), 4_KiB);
+  config.block_bytes_min = 128_KiB;
+  config.block_bytes_max = 1_MiB;
+  EXPECT_EQ(choose_block_bytes(65'537, config), 128_KiB);
+  EXPECT_EQ(choose_block_bytes(64_GiB, config), 1_MiB);
+}
+
 TEST(ChooseStripes, FollowsSizeAndReceivers) {
   struct Case {
     const char* name;

@@ -83,15 +83,12 @@ void Objects::repeat_claims(std::optional<NodeId> only_to) {
   }
 }
 
-// The block size that all nodes use for an object: a power of two near size/1024, within the
-// limits.
+// Decides the block size that all nodes use for an object.
 ObjectMeta Objects::cut(ObjectMeta meta) const {
-  std::uint64_t bytes = engine_.config.block_bytes_min;
-  while (bytes < engine_.config.block_bytes_max && bytes * kBlocksPerObjectAim < meta.size_bytes)
-    bytes *= 2;
-  if (meta.size_bytes <= engine_.config.inline_bytes_max)
-    bytes = std::max<std::uint64_t>(meta.size_bytes, 1);
-  meta.block_bytes = static_cast<std::uint32_t>(bytes);
+  const bool is_small = meta.size_bytes <= engine_.config.inline_bytes_max;
+  meta.block_bytes = is_small
+                         ? static_cast<std::uint32_t>(std::max<std::uint64_t>(meta.size_bytes, 1))
+                         : choose_block_bytes(meta.size_bytes, engine_.config);
   return meta;
 }
 

@@ -15,7 +15,7 @@ ClusterConfig ClusterConfig::small(std::uint16_t stripes) {
   ClusterConfig config;
   config.engine.arena_bytes = 4_MiB;
   config.engine.block_bytes_min = 1_KiB;
-  config.engine.block_bytes_max = 4_KiB;
+  config.engine.block_bytes_max = 1_KiB;  // so that a small object has many
   config.engine.inline_bytes_max = 256_B;
   config.engine.broadcast_stripes = stripes;
   config.engine.reduce_stripes = stripes;

@@ -24,7 +24,7 @@ ClusterConfig config_of(std::size_t nodes, std::uint64_t size_bytes) {
   ClusterConfig config;
   config.nodes = nodes;
   config.engine.arena_bytes = 8 * size_bytes + 4_MiB;
-  config.network.rate_bytes_per_s = kRateBytesPerS;
+  config.network.rate_bytes_per_s = config.engine.link_bytes_per_s = kRateBytesPerS;
   config.network.latency = kLatency;
   config.network.stands_for = std::max<std::uint64_t>(1, size_bytes / kStoredMostBytes);
   config.check_every = 1000;

@@ -40,6 +40,9 @@ class ReduceTiming : public Scenario {
       c.engine = EngineConfig{};
       c.engine.arena_bytes = (7 + is.each) * is.size_bytes + (is.nodes > 16 ? 9_MiB : 4_MiB);
       c.engine.reduce_degree = is.degree;
+      // The blocks of slow links: where a frame takes no time, small ones are always best.
+      c.engine.block_bytes_min = c.engine.block_bytes_max = static_cast<std::uint32_t>(
+          std::clamp(is.size_bytes / kBlocksPerObjectAim, kBlockBytesMin, kBlockBytesAimMax));
       c.network.stands_for = is.stands_for;
       c.network.frame_time = is.frame_time;
       c.check_every = 1000;

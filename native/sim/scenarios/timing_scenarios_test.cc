@@ -62,7 +62,7 @@ TEST_P(Timing, EightReceiversTakeBarelyLongerThanOne) {
 
 // Receivers of an object that is there ask one after the other. A chain of them is cut only where
 // it takes longer than a second copy, and so later on a slow link. Each frame takes 5 us of its
-// ports.
+// ports, so blocks are larger on a fast link.
 class MiddleSizes : public Scenario {
  protected:
   double times_one_copy(std::size_t nodes, std::uint64_t mbit, std::uint64_t size_bytes) {
@@ -104,7 +104,9 @@ TEST_P(MiddleSizes, TakeLittleLongerThanOneCopy) {
   const Case cases[] = {
       {5, 500, 256_KiB, 1.3},   {8, 500, 256_KiB, 1.45},    {10, 500, 256_KiB, 1.55},
       {12, 500, 256_KiB, 1.65}, {16, 500, 256_KiB, 1.9},    {12, 300, 256_KiB, 1.55},
-      {12, 500, 1_MiB, 1.2},    {48, 10'000, 256_KiB, 8.0},
+      {12, 500, 1_MiB, 1.2},    {48, 10'000, 256_KiB, 8.0}, {8, 10'000, 1_MiB, 2.2},
+      {8, 10'000, 4_MiB, 1.5},  {16, 10'000, 4_MiB, 1.8},   {64, 10'000, 4_MiB, 3.3},
+      {8, 10'000, 32_MiB, 1.2},
   };
   for (const Case& each : cases) {
     EXPECT_LT(times_one_copy(each.nodes, each.mbit, each.size_bytes), each.most)
