@@ -10,6 +10,8 @@ INLINE_BYTES_MAX: int = 65536
 
 RAILS_MAX: int = 8
 
+REDUCE_SOURCES_MAX: int = 4096
+
 WIRE_VERSION: int = 3
 
 def error_classes() -> list[str]:

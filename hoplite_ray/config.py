@@ -55,7 +55,8 @@ class Config:
     arena_bytes:        shared memory for objects on each node; None: 20 % of the node's memory, and
                         under Ray at most half of what is free below Ray's memory threshold.
     broadcast_stripes:  broadcast trees per object; 0: by size and receivers; 1: Hoplite's chain.
-    link_mbit:          what a node's link carries, Mbit/s; None: 10,000. It shapes transfers.
+    link_mbit:          what the slowest link of the cluster carries, Mbit/s, the same on each node;
+                        None: 10,000. It shapes transfers.
     reduce_degree:      members per node of a reduce's tree; 0: by size and sources; 1: a chain;
                         4096: always one level.
     reduce_stripes:     owners per reduce; 0: one per node but the caller's.

@@ -10,6 +10,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -325,6 +326,12 @@ void fold_bytes(int op, int dtype, bool first, nb::bytearray into, nb::handle fr
   const auto type = to_enum<DType>(dtype, kDTypeCount, "dtype");
   const BorrowedBytes elements(from);
   check_fold(how, type, into.size(), elements.span().size());
+  const auto* const start = static_cast<const std::byte*>(into.data());
+  const std::less<> before;
+  if (before(start, elements.span().data() + elements.span().size()) &&
+      before(elements.span().data(), start + into.size())) {
+    raise_error({Code::kInvalidArgument, "a source's bytes are its accumulators; pass a copy"});
+  }
   fold(how, type, first, {static_cast<std::byte*>(into.data()), into.size()}, elements.span());
 }
 
@@ -452,6 +459,7 @@ NB_MODULE(_native, m) {
   m.doc() = "The native core: convert, release the GIL, call, map the error.";
   m.attr("INLINE_BYTES_MAX") = hoplite::kInlineBytesMax;
   m.attr("RAILS_MAX") = hoplite::kRailsMax;
+  m.attr("REDUCE_SOURCES_MAX") = hoplite::kReduceSourcesMax;
   m.attr("WIRE_VERSION") = hoplite::kWireVersion;
   m.def("error_classes", &hoplite::error_classes, "Return the exception class of each Code.");
   m.def("option_ranges", &hoplite::option_ranges,

@@ -198,6 +198,8 @@ def test_bad_calls_are_refused_at_once(cluster: RayCluster) -> None:
     ref = hop.put(np.zeros(4))
     with pytest.raises(ValueError, match="at least one source"):
         hop.reduce([])
+    with pytest.raises(ValueError, match="a reduce of 4097 sources; it takes 4096 at most"):
+        hop.all_reduce([ref] * 4097)
     with pytest.raises(ValueError, match="ask for 1 to 1"):
         hop.reduce([ref], count=2)
     with pytest.raises(ValueError, match="op is 'median'; reduce has sum, "):

@@ -94,9 +94,12 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "uint16"])
-def test_every_operation(cluster: RayCluster, op: Any, dtype: str) -> None:
-    rows = np.arange(12).reshape(4, 3).astype(dtype)
+@pytest.mark.parametrize(
+    ("dtype", "count"),
+    [("float16", 3), ("float32", 3), ("int8", 3), ("uint16", 3), ("float16", LARGE)],
+)
+def test_every_operation(cluster: RayCluster, op: Any, dtype: str, count: int) -> None:
+    rows = (np.arange(4 * count).reshape(4, count) % 12).astype(dtype)
     total = hop.reduce([hop.put(row) for row in rows], op=op)
     if op == "mean" and rows.dtype.kind != "f":
         with pytest.raises(hop.InvalidArgumentError, match=rf"source \d: .*{dtype}"):
@@ -109,9 +112,13 @@ def test_every_operation(cluster: RayCluster, op: Any, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("combine", [hop.reduce, hop.all_reduce])
-def test_a_deterministic_sum_has_the_bits_of_one_tree(cluster: RayCluster, combine: Any) -> None:
+@pytest.mark.parametrize("count", [1000, LARGE], ids=["small", "large"])
+def test_a_deterministic_sum_has_the_bits_of_one_tree(
+    cluster: RayCluster, combine: Any, count: int
+) -> None:
     rng = np.random.default_rng(2)
-    rows = (rng.standard_normal((4, 1000)) * 2.0 ** rng.integers(-13, 14, 1000)).astype(np.float32)
+    rows = rng.standard_normal((4, count)) * 2.0 ** rng.integers(-13, 14, count)
+    rows = rows.astype(np.float32)
     received = hop.get(combine([hop.put(row) for row in rows], deterministic=True), timeout_s=60)
     assert received.tobytes() == ((rows[0] + rows[1]) + (rows[2] + rows[3])).tobytes()
 

@@ -125,5 +125,8 @@ def test_the_kernels_refuse_other_sizes() -> None:
         _native.finish(REDUCE_OPS["sum"], float16, 1, bytearray(7))
     with pytest.raises(InvalidArgumentError, match="at least one source"):
         _native.finish(REDUCE_OPS["sum"], float16, 0, bytearray(8))
+    memory = bytearray(8)
+    with pytest.raises(InvalidArgumentError, match="pass a copy"):
+        _native.fold(REDUCE_OPS["sum"], NATIVE["int8"], False, memory, memory)
     with pytest.raises(InvalidArgumentError, match="reduce op 9"):
         _native.fold(9, float16, True, bytearray(8), bytes(4))

@@ -20,7 +20,10 @@ Partial = list[bytearray]  # the accumulators of each part
 
 
 class SmallFold:
-    """The sources of one reduce so far. It keeps one partial result; if deterministic, each source.
+    """The partial results of one reduce so far.
+
+    There is one of them. If it is deterministic, a partial result waits for its neighbour in the
+    tree: there are as many as half of the sources at most, and one more.
 
     Its methods are those of NodeFold. It is over when all sources that it needs were added.
     """
@@ -40,7 +43,7 @@ class SmallFold:
         self._parts = list(_places(self._layout.parts, 0 if share is None else share.offset))
         self._is_deterministic = deterministic
         self._members: list[int] = []
-        self._kept: dict[int, Partial] = {}  # by the place of the source in the caller's list
+        self._kept: dict[tuple[int, int], Partial] = {}  # by level of the tree, and place there
         self._folded: Partial | None = None
 
     def add(self, index: int, handle: Array) -> None:
@@ -49,7 +52,7 @@ class SmallFold:
         assert data is not None
         self._members.append(index)
         if self._is_deterministic:
-            self._kept[index] = self._begin(data)
+            self._keep(index, self._begin(data))
         elif self._folded is None:
             self._folded = self._begin(data)
         else:
@@ -67,7 +70,8 @@ class SmallFold:
 
     def make(self, members: tuple[bytes, ...]) -> Array:
         """Return the result, with its bytes. It is called once."""
-        folded = self._along_the_tree(0, _span(self._kept)) if self._kept else self._folded
+        top = max(self._members).bit_length()
+        folded = self._along_the_tree(top, 0) if self._is_deterministic else self._folded
         assert folded is not None
         data = b"".join(
             _native.finish(self._op, dtype, len(self._members), memory)
@@ -87,14 +91,27 @@ class SmallFold:
             partial.append(into)
         return partial
 
-    def _along_the_tree(self, first: int, span: int) -> Partial | None:
-        """Combine the sources of [first, first + span), half by half; None if there are none."""
-        if span == 1:
-            return self._kept.pop(first, None)
-        left = self._along_the_tree(first, span // 2)
-        right = self._along_the_tree(first + span // 2, span // 2)
+    def _keep(self, place: int, partial: Partial) -> None:
+        """Combine a partial result with its neighbours that are there, level by level."""
+        level = 0
+        while (neighbour := self._kept.pop((level, place ^ 1), None)) is not None:
+            left, right = (neighbour, partial) if place & 1 else (partial, neighbour)
+            partial = self._combine(left, right)
+            level, place = level + 1, place >> 1
+        self._kept[level, place] = partial
+
+    def _along_the_tree(self, level: int, place: int) -> Partial | None:
+        """Combine what is kept below a place of the tree; None if there is nothing."""
+        if level == 0 or (level, place) in self._kept:
+            return self._kept.pop((level, place), None)
+        left = self._along_the_tree(level - 1, 2 * place)
+        right = self._along_the_tree(level - 1, 2 * place + 1)
         if left is None or right is None:
             return right if left is None else left
+        return self._combine(left, right)
+
+    def _combine(self, left: Partial, right: Partial) -> Partial:
+        """Fold `right` into `left`, and return it."""
         for into, memory, (dtype, _) in zip(left, right, self._parts, strict=True):
             _native.fold(self._op, _FLOAT32 if dtype in _HALVES else dtype, False, into, memory)
         return left
@@ -105,8 +122,3 @@ def _places(parts: list[tuple[int, int]], start: int) -> Iterator[tuple[int, sli
     for dtype, size_bytes in parts:
         yield dtype, slice(start, start + size_bytes)
         start += size_bytes
-
-
-def _span(kept: dict[int, Partial]) -> int:
-    """Return the least power of two above all places."""
-    return 1 << max(kept).bit_length()

@@ -128,6 +128,8 @@ class ReduceRun:
             assert source.handle is not None
             if self.fold is None:
                 self.fold = await self._begin(source.index, source.handle._layout)
+                for each in self.failed:
+                    self.fold.fail(each.index)
             self.fold.add(source.index, source.handle)
             if isinstance(self.fold, SmallFold):
                 source.handle = source.handle._with_data(None)  # the fold has taken the bytes
@@ -161,15 +163,12 @@ class ReduceRun:
                 deterministic=self.how.deterministic,
             )
         store, anchor = await self.name_result()
-        fold = NodeFold(
+        return NodeFold(
             *(store, self.target, anchor, layout, self.how),
             share=share,
             source_count=len(self.sources),
             count=self.count,
         )
-        for each in self.failed:
-            fold.fail(each.index)
-        return fold
 
     def _find_share(self, first: int, layout: Layout) -> Share | None:
         if self.how.reader is None:

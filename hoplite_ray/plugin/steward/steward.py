@@ -29,6 +29,7 @@ from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.handle.messages import Bare, BareResult, Combination, Gathered
 from hoplite_ray.plugin.process import job_options
 from hoplite_ray.plugin.process.attachment import attachment
+from hoplite_ray.plugin.process.known_puts import KnownPuts
 from hoplite_ray.plugin.process.reaper import Reaper
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
@@ -65,6 +66,7 @@ class Steward:
     def __init__(self) -> None:
         job_options.follow_cluster()  # the process that needs this steward has fixed the cluster's
         self._here = attachment()
+        self._here.known_puts = KnownPuts(bytes_max=0)  # no process gets values here
         self._life = StewardIncarnation(self._here.place)
         self._is_restarted = seams.restarts() > 0
         self._anchors: set[bytes] = set()  # of this incarnation, while a process has them

@@ -139,7 +139,7 @@ def empty(
     *,
     timeout_s: float | None = None,
 ) -> Array:
-    """Make an object in the store's own memory, to be written in place and without a copy.
+    """Make an object in the store's own memory, to be written in place.
 
     Write by a[...] = x, or into np.asarray(a), or with kind="torch" into a.torch(), until the Array
     is sealed: by its first pickling, `put`, `array` or `get`. It is like any other Array then, and
@@ -152,7 +152,7 @@ def empty(
              timeout_s: as for `put`.
     Returns: the Array, whose bytes are undefined at first.
     Raises:  InvalidArgumentError for a wrong shape, dtype or kind; otherwise as `put`.
-    Cost:    no copy above 64 KiB, where `put` copies all bytes.
+    Cost:    no copy above 64 KiB, where `put` copies all bytes; up to it one, at the seal.
     Example:
 
         filled = hop.empty((2, 3), "float64")

@@ -7,6 +7,7 @@ from typing import Any
 
 import ray
 
+from hoplite_ray._native import REDUCE_SOURCES_MAX
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.handle.messages import Combination
@@ -101,7 +102,7 @@ def reduce_scatter(
     Cost:    (n - 1) / n of a source's bytes through each of n nodes, each way, which is the least
              there is; each combines and holds 1 / n. It is n reduces by one process, the steward
              of the caller's node, each of which looks at n sources: for small ones that grows
-             with n^2, 0.2 s for 16, 3 s for 64 and 12 s for 128 of one node on two busy cores.
+             with n^2, 0.2 s for 16, 2 s for 64 and 9 s for 128 of one node on two cores.
     Example:
 
         shares = hop.reduce_scatter([hop.put(np.arange(4)), hop.put(np.arange(4))])
@@ -163,6 +164,11 @@ def _begin_reduce(
         checked_flag("deterministic", deterministic),
         reader,
     )
+    if len(sources) > REDUCE_SOURCES_MAX:
+        raise InvalidArgumentError(
+            f"a reduce of {len(sources)} sources; it takes {REDUCE_SOURCES_MAX} at most: reduce "
+            "parts of them, and then the results"
+        )
     here = attachment()
     return _call_steward(here, lambda steward, caller: steward.reduce.remote(sources, how, caller))
 
@@ -191,7 +197,7 @@ def sources(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
              returns.
     Raises:  InvalidArgumentError if `ref` is no reduce's result; ReduceError as `get`;
              HopliteError if this process no longer holds one of those refs.
-    Cost:    fetches nothing.
+    Cost:    fetches the result's handle, which has the bytes of a value of at most 64 KiB.
     Example:
 
         refs = [hop.put(np.ones(3)) for _ in range(3)]

@@ -127,5 +127,21 @@ TEST_F(ReduceBranchesTest, OneEpochFollowsHoweverManyMembersAreLostAtOnce) {
   EXPECT_EQ(state_.target_epoch, TargetEpoch{2});
 }
 
+TEST_F(ReduceBranchesTest, NamesTheOptionIfSourcesDifferInTheirBlocksAlone) {
+  tree_ = ReduceTree(config_);
+  tree_.handle_view(view_);
+  tree_.handle_recovered(view_);
+  want_.meta = {};
+  for (ReduceSource& each : want_.confirmed) each.holder = kNoNode;
+  tree_.handle_want(kCaller, want_, view_);
+  ObjectMeta other = kMeta;
+  other.block_bytes *= 2;
+  tree_.handle_located({source(0), kFirst, kMeta, kHome}, view_);
+  tree_.handle_located({source(1), kFirst, other, kX}, view_);
+  look();
+  EXPECT_EQ(state_.code, Code::kLayoutMismatch);
+  EXPECT_NE(state_.text.find("link_mbit"), std::string::npos) << state_.text;
+}
+
 }  // namespace
 }  // namespace hoplite

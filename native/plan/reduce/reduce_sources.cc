@@ -23,6 +23,19 @@ std::string refusal(const ObjectId& source, DType dtype, ReduceOp op) {
   return text + others + ", or convert it before it is put";
 }
 
+bool differs_in_blocks_alone(const ObjectMeta& one, ObjectMeta other) {
+  other.block_bytes = one.block_bytes;
+  return one == other;
+}
+
+std::string mismatch_of_blocks(const ReduceSource& source, const ObjectMeta& is,
+                               const ObjectMeta& first) {
+  return "source " + std::to_string(source.index) + " (object " + short_name(source.object) +
+         ") has blocks of " + std::to_string(is.block_bytes) + " bytes, and the first source of " +
+         std::to_string(first.block_bytes) +
+         ": their nodes have other options; give link_mbit the same value on each node";
+}
+
 std::string mismatch(const ReduceSource& source, const ObjectMeta& is, const std::string& other,
                      std::uint64_t other_bytes) {
   return "source " + std::to_string(source.index) + " (object " + short_name(source.object) + ", " +
@@ -121,6 +134,12 @@ bool ReduceTree::take_in(const ObjectId& target, Plan& plan, const Located& loca
   if (!plan.meta) plan.meta = located.meta;
   for (ReduceSource member : members) {
     if (plan.lost.contains(member.index) || plan.indices.contains(member.index)) continue;
+    if (located.meta != *plan.source_meta &&
+        differs_in_blocks_alone(located.meta, *plan.source_meta)) {
+      fail(target, plan, Code::kLayoutMismatch,
+           mismatch_of_blocks(member, located.meta, *plan.source_meta));
+      return false;
+    }
     if (!plan.share.fits(located.meta, *plan.meta)) {
       const bool is_share = plan.share.is_share();
       fail(target, plan, Code::kLayoutMismatch,
