@@ -51,9 +51,8 @@ AHEAD = """\
 ## Where we lose
 
 Every row of this page in which a peer is ahead, by how much, the largest lead first.
-Peers also lead where these tables have no rows: a reduce of small values under Ray,
-small gradients on one machine, OpenMPI for 1 KiB, and messages of 64 MB over TCP
-([performance notes](../internals/performance/README.md)).
+[Performance notes](../internals/performance/README.md) explain the larger ones, as far as they are
+understood.
 """
 NOT_AHEAD = """\
 ## Where we lose

@@ -40,7 +40,7 @@ TABLES = (
         "Collectives of 8 nodes",
         "Eight nodes have links of 500 Mbit/s, and all contenders play every case in turns.",
         ("collectives --peers all --sizes 1K,32K,1M,32M --rounds 3",),
-        3000,
+        1800,
         needs_root=True,
     ),
     Table(
@@ -51,15 +51,16 @@ TABLES = (
             "collectives --nodes 16 --rate-mbit 250 --peers gloo --sizes 1M,32M --rounds 1 "
             "--only broadcast,reduce,allreduce",
         ),
-        400,
+        240,
         needs_root=True,
     ),
     Table(
         "training",
         "Applications on Ray",
         "Eight real Ray nodes train a model, each over a link of 500 Mbit/s.",
-        ("training",),
-        2400,
+        # All of 60 million parameters at once need more than 24 GB.
+        ("training --parameters 10,25", "training --parameters 60 --only async"),
+        1500,
         needs_root=True,
     ),
     Table(
@@ -67,14 +68,14 @@ TABLES = (
         "Training while workers die",
         "One of six workers is killed in the middle of a gradient, and comes back.",
         ("sgd_death",),
-        150,
+        140,
     ),
     Table(
         "serving",
         "Serving",
         "Stages of Ray Serve hand queries on by worlds, or by Serve's own handles.",
         ("serving",),
-        2200,
+        1800,
         needs_root=True,
     ),
     Table(
@@ -82,28 +83,28 @@ TABLES = (
         "Messages over worlds",
         "Up to three processes send messages to one, on one machine.",
         ("worlds",),
-        300,
+        240,
     ),
     Table(
         "local",
         "Put and get on one node",
         "A process puts and gets objects beside Ray's own store.",
         ("local",),
-        120,
+        60,
     ),
     Table(
         "small",
         "Small objects, and an idle node",
         "One process moves objects of 1 KiB through its node.",
         ("small",),
-        60,
+        30,
     ),
     Table(
         "many_objects",
         "Small objects beside large ones",
         "A small object passes links that large broadcasts fill.",
         ("many_objects",),
-        30,
+        15,
         needs_root=True,
     ),
     Table(
@@ -111,14 +112,14 @@ TABLES = (
         "Small objects at a busy node",
         "A small object is got at a node that folds or receives large ones.",
         ("fairness",),
-        120,
+        60,
     ),
     Table(
         "sources",
         "A reduce of thousands of objects",
         "Four nodes of one machine reduce thousands of small objects.",
         ("sources", "sources --each"),
-        40,
+        15,
     ),
     Table(
         "two_hops",
@@ -147,7 +148,7 @@ TABLES = (
         "How fast a death is known",
         "A node loses a peer, by a kill or a cut cable.",
         ("death",),
-        420,
+        180,
         needs_root=True,
     ),
     Table(
@@ -155,7 +156,7 @@ TABLES = (
         "How fast a member's death is known",
         "A world loses a member, by a kill, a cut cable or a stop.",
         ("world_death",),
-        800,
+        320,
         needs_root=True,
     ),
     Table(
@@ -171,7 +172,7 @@ TABLES = (
         "What encryption costs",
         "Two nodes and two members of a world send with `data_tls` and without it.",
         ("encryption",),
-        75,
+        30,
     ),
     Table(
         "overhead",
@@ -192,7 +193,7 @@ TABLES = (
         "64, 256 and 1,024 nodes",
         "The simulator runs the engines of that many nodes in virtual time, on links of 10 Gbit/s.",
         ("scale --nodes 64,256", "scale --nodes 1024 --sizes 1024"),
-        600,
+        300,
     ),
 )
 BY_NAME = {table.name: table for table in TABLES}

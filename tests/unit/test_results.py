@@ -137,8 +137,8 @@ def test_a_run_says_what_it_will_do_measures_in_turn_and_writes_page_and_lines(
     assert results.measure_all(run, [LOCAL, SMALL]) == 0
     told = capsys.readouterr().out
     begins = told.index("=== ")
-    assert "local            about 2 min" in told[:begins]
-    assert "2 tables, about 3 min in all" in told[:begins]
+    assert "local            about 1 min" in told[:begins]
+    assert "2 tables, about 2 min in all" in told[:begins]
     assert told.index("local: finished") < told.index("=== Small objects")
     kept = (results.MEASURED / "small.jsonl").read_text()
     assert [json.loads(each)["case"] for each in kept.splitlines()] == ["gets"]
