@@ -189,6 +189,13 @@ TABLES = (
         10,
     ),
     Table(
+        "deciding",
+        "What deciding costs",
+        "Engines are wired to each other by queues, so that a core decides and moves no bytes.",
+        ("deciding",),
+        60,
+    ),
+    Table(
         "scale",
         "64, 256 and 1,024 nodes",
         "The simulator runs the engines of that many nodes in virtual time, on links of 10 Gbit/s.",

@@ -1,0 +1,84 @@
+"""The time that an engine decides for each block that leaves or arrives, without the bytes.
+
+    python benchmarks/deciding.py
+
+Engines of 2 to 16 nodes are wired to each other by queues, and only their own time counts: no
+sockets, no checksums, no sums. A turn takes one event of its queue, which is what a node with an
+idle core does, or 16, which is what a busy one does. "8 nodes" have 14 edges in an allreduce: a
+stripe from and to each of the 7 others. The goal is 4 us with blocks of 32 KiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from figures import Figure, print_figures
+from meters import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+GOAL_US = 4.0
+BLOCK_BYTES = 32 * 1024
+NODES = (2, 8, 16)
+EVENTS_PER_TURN = (1, 16)
+
+
+def program() -> Path:
+    """Find the newest build of native/node/deciding_bench.cc."""
+    built = sorted(ROOT.glob("build/*/deciding_bench"), key=lambda path: path.stat().st_mtime)
+    if not built:
+        sys.exit("deciding_bench is not built; run `make fast` first")
+    return built[-1]
+
+
+def measure(nodes: int, size_bytes: int, events_per_turn: int, rounds: int) -> list[dict[str, Any]]:
+    """Run the collectives of one case; returns a row for each."""
+    numbers = (nodes, size_bytes, BLOCK_BYTES, events_per_turn, rounds)
+    answer = subprocess.run(
+        [program(), *map(str, numbers)], check=True, stdout=subprocess.PIPE, text=True
+    )
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def figure(row: dict[str, Any]) -> Figure:
+    """One collective in one case; the goal is for 8 nodes."""
+    each = "an event" if row["events_per_turn"] == 1 else f"{row['events_per_turn']} events"
+    return Figure(
+        case=f"{row['collective']} of {row['nodes']} nodes, {each} a turn",
+        unit="s",
+        samples=tuple(us * 1e-6 for us in row["us_per_block"]),
+        goal=GOAL_US * 1e-6 if row["nodes"] == 8 else None,
+    )
+
+
+def main() -> None:
+    """Print a table, and JSON lines if asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
+    parser.add_argument(
+        "--toy", action="store_true", help="be quick, for CI: the figures mean nothing"
+    )
+    args = parser.parse_args()
+    size_bytes, rounds = (1 << 20, 1) if args.toy else (32 << 20, 9)
+    print(f"{'collective':>10} {'nodes':>6} {'events':>7} {'us/block':>9} {'least':>7} {'blocks':>8}")
+    figures = []
+    for nodes in NODES:
+        for events in EVENTS_PER_TURN:
+            for row in measure(nodes, size_bytes, events, rounds):
+                figures.append(figure(row))
+                median = figures[-1].median
+                assert median is not None
+                print(
+                    f"{row['collective']:>10} {row['nodes']:>6} {row['events_per_turn']:>7}"
+                    f" {median * 1e6:9.2f} {min(row['us_per_block']):7.2f} {row['blocks']:>8}"
+                )
+    if args.json:
+        print_figures("deciding", figures, machine())
+
+
+if __name__ == "__main__":
+    main()
