@@ -6,6 +6,19 @@
 #include "plan/engine/owners.h"
 
 namespace hoplite {
+namespace {
+
+// True of the events that come by the thousand. The engine can decide what follows from one of
+// them when it has the next one.
+bool is_of_blocks(const IoEvent& event) {
+  if (const auto* in = std::get_if<MessageIn>(&event)) {
+    return std::holds_alternative<Credit>(in->message.body);
+  }
+  return std::holds_alternative<BlockLanded>(event) || std::holds_alternative<BlockSent>(event);
+}
+
+}  // namespace
+
 // Passes each event to the part that owns what it is about, and then settles.
 class Engine::State : private Owners {
  public:
@@ -13,12 +26,10 @@ class Engine::State : private Owners {
     HOPLITE_CHECK(of.node != kNoNode);
     HOPLITE_CHECK(!fault_of(of));
   }
-  void begin(Instant at) { now = at; }
-  void handle_command(const Command& command);
-  void handle_io(const IoEvent& event);
-  void handle_timeout();
-  void settle();
-  [[nodiscard]] std::optional<Action> poll_action() { return outgoing.poll_action(); }
+  void handle_command(const Command& command, Instant at);
+  void handle_io(const IoEvent& event, Instant at);
+  void handle_timeout(Instant at);
+  [[nodiscard]] std::optional<Action> poll_action();
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
   [[nodiscard]] EngineStats stats() const;
   [[nodiscard]] std::vector<Wait> waits() const { return overview.waits(); }
@@ -28,9 +39,16 @@ class Engine::State : private Owners {
   void handle_message(const MessageIn& event);
   void handle_set_view(const SetViewCommand& view);
   void receive(NodeId from, const Message& message, Bytes payload);  // and from this node itself
+  void pass_on(const Command& command);
+  void pass_on(const IoEvent& event);
+  void catch_up() {
+    if (!is_settled_) settle();
+  }
+  void settle();
   bool settle_one();
 
-  bool more_ = false;  // True if a turn was full and there is more
+  bool is_settled_ = true;  // False after events of blocks
+  bool more_ = false;       // True if a turn was full and there is more
 };
 
 Engine::Engine(const EngineConfig& config, std::uint64_t seed)
@@ -38,22 +56,10 @@ Engine::Engine(const EngineConfig& config, std::uint64_t seed)
 Engine::~Engine() = default;
 
 void Engine::handle_command(const Command& command, Instant now) {
-  state_->begin(now);
-  state_->handle_command(command);
-  state_->settle();
+  state_->handle_command(command, now);
 }
-
-void Engine::handle_io(const IoEvent& event, Instant now) {
-  state_->begin(now);
-  state_->handle_io(event);
-  state_->settle();
-}
-
-void Engine::handle_timeout(Instant now) {
-  state_->begin(now);
-  state_->handle_timeout();
-  state_->settle();
-}
+void Engine::handle_io(const IoEvent& event, Instant now) { state_->handle_io(event, now); }
+void Engine::handle_timeout(Instant now) { state_->handle_timeout(now); }
 
 std::optional<Action> Engine::poll_action() { return state_->poll_action(); }
 std::optional<Instant> Engine::poll_timeout() const { return state_->poll_timeout(); }
@@ -63,7 +69,7 @@ void Engine::check_invariants() const { state_->check_invariants(); }
 
 // ---- which handler hears what ----
 
-void Engine::State::handle_command(const Command& command) {
+void Engine::State::pass_on(const Command& command) {
   const Waiter waiter{command.client, command.request};
   std::visit(Visitor{[&](const PutCommand& put) { objects.handle_put(waiter, put); },
                      [&](const WroteCommand& wrote) { objects.handle_wrote(waiter, wrote); },
@@ -84,7 +90,7 @@ void Engine::State::handle_command(const Command& command) {
              command.body);
 }
 
-void Engine::State::handle_io(const IoEvent& event) {
+void Engine::State::pass_on(const IoEvent& event) {
   std::visit(Visitor{[&](const MessageIn& in) { handle_message(in); },
                      [&](const BlockLanded& landed) { transfers.handle_block_landed(landed); },
                      [&](const BlockSent& sent) { transfers.handle_block_sent(sent); },
@@ -143,17 +149,53 @@ void Engine::State::handle_set_view(const SetViewCommand& view) {
 
 // ---- what follows ----
 
+void Engine::State::handle_command(const Command& command, Instant at) {
+  catch_up();
+  now = at;
+  pass_on(command);
+  settle();
+}
+
+void Engine::State::handle_io(const IoEvent& event, Instant at) {
+  const bool may_wait = is_of_blocks(event);
+  if (!may_wait) catch_up();
+  now = at;
+  pass_on(event);
+  is_settled_ = false;
+  if (!may_wait) settle();
+}
+
+// Blocks that came in this turn may have made claims, which the directory here must have heard
+// before it judges.
+void Engine::State::handle_timeout(Instant at) {
+  if (outgoing.has_own_messages()) catch_up();
+  now = at;
+  directory.handle_timeout(now);
+  transfers.report_progress();
+  folds.open_paces();
+  calls.stop_waiting_for_answers();
+  transfers.fail_out_of_reach();
+  keeping.forget_old();
+  settle();
+}
+
+std::optional<Action> Engine::State::poll_action() {
+  catch_up();
+  return outgoing.poll_action();
+}
+
 // Handles messages to this node itself, admissions, the home's answers, folds and blocks until
 // nothing is left or the turn is full; poll_timeout() then returns now. Each may cause the others.
 void Engine::State::settle() {
+  is_settled_ = true;
   outgoing.begin_turn();
-  bool is_settled = false;
-  for (std::size_t step = 0; !is_settled && step < config.steps_per_turn_max; ++step) {
+  bool is_done = false;
+  for (std::size_t step = 0; !is_done && step < config.steps_per_turn_max; ++step) {
     objects.admit();
-    is_settled = !settle_one();
+    is_done = !settle_one();
   }
   folds.end_turn();
-  more_ = !is_settled || !folds.is_idle();
+  more_ = !is_done || !folds.is_idle();
   transfers.pump();
   more_ = more_ || outgoing.fold_bytes_left() == 0;
   keeping.report_drained();
@@ -169,17 +211,8 @@ bool Engine::State::settle_one() {
          spills.unpin_read_back();
 }
 
-void Engine::State::handle_timeout() {
-  directory.handle_timeout(now);
-  transfers.report_progress();
-  folds.open_paces();
-  calls.stop_waiting_for_answers();
-  transfers.fail_out_of_reach();
-  keeping.forget_old();
-}
-
 std::optional<Instant> Engine::State::poll_timeout() const {
-  if (more_ || outgoing.action_count() > 0) return now;
+  if (!is_settled_ || more_ || outgoing.action_count() > 0) return now;
   std::optional<Instant> earliest;
   for (const auto& at :
        {directory.poll_timeout(), inventory.poll_timeout(), transfers.next_deadline(),

@@ -46,7 +46,8 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Node::run calls these on the reactor thread and then performs the actions; so does the
-  // simulator.
+  // simulator. The engine decides once what follows from all blocks of a turn, before it handles
+  // or performs anything else.
   void handle_command(const Command& command, Instant now);
   void handle_io(const IoEvent& event, Instant now);
   void handle_timeout(Instant now);

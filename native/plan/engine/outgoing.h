@@ -46,6 +46,7 @@ class Outgoing {
 
   [[nodiscard]] std::optional<Action> poll_action();
   [[nodiscard]] std::optional<Message> poll_own_message();  // to this node itself
+  [[nodiscard]] bool has_own_messages() const { return !loop_.empty(); }
   [[nodiscard]] std::size_t action_count() const { return actions_.size(); }
   void check_invariants() const;
 
