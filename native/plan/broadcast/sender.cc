@@ -2,6 +2,9 @@
 #include "plan/broadcast/sender.h"
 
 #include <algorithm>
+#include <tuple>
+
+#include "base/check.h"
 
 namespace hoplite {
 namespace {
@@ -175,100 +178,150 @@ std::vector<Sender::Unserved> Sender::drop(const ObjectId& object) {
   return refused;
 }
 
-bool Sender::has(const LocalObjects& objects, const Edge& edge, Extent range) {
-  const auto has_range = [&](const ObjectId& id) {
-    const auto it = objects.find(id);
-    return it != objects.end() && it->second.has_range(range);
-  };
-  return has_range(edge.want.object) &&
-         std::all_of(edge.want.beside.begin(), edge.want.beside.end(),
-                     [&](const Beside& other) { return has_range(other.object); });
+bool Sender::has(const LocalObjects& objects, const LocalObject& object, const Edge& edge,
+                 Extent range) {
+  return object.has_range(range) &&
+         std::all_of(edge.want.beside.begin(), edge.want.beside.end(), [&](const Beside& other) {
+           const auto it = objects.find(other.object);
+           return it != objects.end() && it->second.has_range(range);
+         });
 }
 
-Sender::Edges::iterator Sender::choose(const LocalObjects& objects, const Rails& rails,
-                                       Combining folds) {
-  struct Best {
-    std::uint64_t bytes_left = 0;
-    Edges::iterator turn;  // the receiver whose turn it is; end(): none can be sent anything
-  };
-  std::map<ObjectId, Best> best;
+// ---- what goes out ----
+
+struct Sender::Candidate {
+  Edges::iterator at;
+  const LocalObject* object;
+  Cut cut;
+  std::uint32_t end;                    // blocks of the stripe
+  std::uint64_t* bytes_left = nullptr;  // of the object; null while there is no other object
+
+  [[nodiscard]] NodeId to() const { return at->first.first; }
+  [[nodiscard]] Edge& edge() const { return at->second; }
+  [[nodiscard]] Extent block() const { return cut.block(edge().want, edge().next); }
+};
+
+Sender::Candidates Sender::find_candidates(const LocalObjects& objects, const Rails& rails) {
+  Candidates found;
   NodeId roomless = kNoNode;  // edges are ordered by receiver: one question per receiver
-  for (auto it = edges_.begin(); it != edges_.end(); ++it) {
-    const NodeId to = it->first.first;
-    const Edge& edge = it->second;
+  for (auto at = edges_.begin(); at != edges_.end(); ++at) {
+    const auto& [key, edge] = *at;
+    if (edge.credits == 0 || key.first == roomless) continue;
+    const auto object = objects.find(edge.want.object);
+    if (object == objects.end() || !matches(edge.want, object->second)) continue;
+    const Cut cut(edge.want, object->second.meta);
+    const Candidate candidate{at, &object->second, cut, cut.total(edge.want)};
+    if (edge.next >= candidate.end) continue;
+    const Extent block = candidate.block();
+    if (!has(objects, object->second, edge, block)) continue;
+    if (rails.has_room(key.first, block.size_bytes)) {
+      found.push_back(candidate);
+    } else {
+      roomless = key.first;
+    }
+  }
+  return found;
+}
+
+Sender::BytesLeft Sender::bytes_left(const LocalObjects& objects) const {
+  BytesLeft left;
+  for (const auto& [key, edge] : edges_) {
     const auto object = objects.find(edge.want.object);
     if (object == objects.end() || !matches(edge.want, object->second)) continue;
     const Cut cut(edge.want, object->second.meta);
     const std::uint32_t end = cut.total(edge.want);
-    if (edge.next >= end) continue;
-    Best& of_object = best.try_emplace(edge.want.object, Best{0, edges_.end()}).first->second;
-    of_object.bytes_left += (end - edge.next) * cut.block_bytes;
-    if (edge.credits == 0 || to == roomless) continue;
-    if (folds == Combining::kLater && !edge.want.beside.empty()) continue;
-    if (of_object.turn != edges_.end() &&
-        rank(of_object.turn->first, of_object.turn->second) <= rank(it->first, edge)) {
-      continue;
-    }
-    const Extent block = cut.block(edge.want, edge.next);
-    if (!has(objects, edge, block)) continue;
-    if (!rails.has_room(to, block.size_bytes)) {
-      roomless = to;
-      continue;
-    }
-    of_object.turn = it;
+    if (edge.next < end) left[edge.want.object] += (end - edge.next) * cut.block_bytes;
   }
-  auto first = best.end();
-  for (auto it = best.begin(); it != best.end(); ++it) {
-    if (it->second.turn == edges_.end()) continue;
-    if (first == best.end() || it->second.bytes_left < first->second.bytes_left) first = it;
-  }
-  return first == best.end() ? edges_.end() : first->second.turn;
+  return left;
 }
 
-std::optional<Sender::Next> Sender::poll_block(const LocalObjects& objects, Rails& rails,
-                                               Inventory& inventory, Combining folds, Instant now) {
-  for (;;) {
-    const auto at = choose(objects, rails, folds);
-    if (at == edges_.end()) return std::nullopt;
-    const auto [to, transfer] = at->first;
-    Edge& edge = at->second;
-    const LocalObject& object = objects.at(edge.want.object);
-    const Cut cut(edge.want, object.meta);
-    const Extent block = cut.block(edge.want, edge.next);
+Sender::Candidates::iterator Sender::first_of(Candidates& candidates) const {
+  const auto rank = [this](const Candidate& each) {
+    const std::uint64_t bytes = each.bytes_left != nullptr ? *each.bytes_left : 0;
+    const std::uint64_t behind = each.to().value - node_.value;
+    return std::tuple<std::uint64_t, const ObjectId&, std::uint64_t, std::uint64_t>(
+        bytes, each.edge().want.object, each.edge().turn, behind);
+  };
+  return std::min_element(
+      candidates.begin(), candidates.end(),
+      [&](const Candidate& a, const Candidate& b) { return rank(a) < rank(b); });
+}
+
+std::vector<Sender::Next> Sender::take_blocks(const LocalObjects& objects, Rails& rails,
+                                              Inventory& inventory, std::uint64_t fold_bytes_left,
+                                              Instant now) {
+  std::vector<Next> blocks;
+  Candidates candidates = find_candidates(objects, rails);
+  BytesLeft left;
+  const auto is_other = [&](const Candidate& each) { return each.object != candidates[0].object; };
+  if (std::any_of(candidates.begin(), candidates.end(), is_other)) {
+    left = bytes_left(objects);
+    for (Candidate& each : candidates) each.bytes_left = &left.at(each.edge().want.object);
+  }
+  while (!candidates.empty()) {
+    const auto next = first_of(candidates);
+    const Edge& edge = next->edge();
+    const NodeId to = next->to();
+    const Extent block = next->block();
+    if (!rails.has_room(to, block.size_bytes)) {
+      std::erase_if(candidates, [to](const Candidate& each) { return each.to() == to; });
+      continue;
+    }
     std::optional<Extent> borrowed;
     if (!edge.want.beside.empty()) {
-      if (can_combine(edge.want, objects)) borrowed = inventory.borrow(block.size_bytes);
-      if (!borrowed) {  // the receiver asks for each by itself
-        refused_.push_back({to, transfer, objects_of(edge)});
-        remove(at);
+      if (fold_bytes_left == 0) {
+        candidates.erase(next);
         continue;
       }
+      if (can_combine(edge.want, objects)) borrowed = inventory.borrow(block.size_bytes);
+      if (!borrowed) {  // the receiver asks for each by itself
+        refused_.push_back({to, next->at->first.second, objects_of(edge)});
+        remove(next->at);
+        candidates.erase(next);
+        continue;
+      }
+      const std::uint64_t folded = (edge.want.beside.size() + 1) * block.size_bytes;
+      fold_bytes_left -= std::min(fold_bytes_left, folded);
     }
-    const auto rail = rails.take(to, block.size_bytes, now);
-    if (!rail) {
-      if (borrowed) inventory.release_borrowed(*borrowed);
-      return std::nullopt;
+    blocks.push_back(send(*next, block, borrowed, rails, now));
+    const bool is_done = edge.next == next->end;
+    if (is_done) remove(next->at);
+    if (is_done || edge.credits == 0 || !has(objects, *next->object, edge, next->block())) {
+      candidates.erase(next);
     }
-    Next next{.block = {.to = to, .rail = *rail, .header = {}, .extent = object.in_arena(block)},
-              .range = block,
-              .combined = {},
-              .op = edge.want.op};
-    if (borrowed) next.block.extent = *borrowed;
-    if (borrowed) next.combined = objects_of(edge);
-    BlockHeader& header = next.block.header;
-    header.transfer = transfer;
-    header.object = edge.want.object;
-    header.incarnation = edge.want.incarnation;
-    header.target_epoch = edge.want.target_epoch;
-    header.offset = block.offset - cut.range.offset;
-    header.size_bytes = static_cast<std::uint32_t>(block.size_bytes);
-    next.block.ticket = BlockTicket{++last_ticket_};
-    queued_[{to, next.block.ticket}] = {edge.want.object, edge.want.incarnation, borrowed};
-    --edge.credits;
-    edge.turn = ++turns_;
-    if (++edge.next == cut.total(edge.want)) remove(at);
-    return next;
   }
+  return blocks;
+}
+
+// REQUIRES: there is room for the block.
+Sender::Next Sender::send(Candidate& candidate, Extent block, std::optional<Extent> borrowed,
+                          Rails& rails, Instant now) {
+  Edge& edge = candidate.edge();
+  const NodeId to = candidate.to();
+  const auto rail = rails.take(to, block.size_bytes, now);
+  HOPLITE_CHECK(rail);
+  Next next{.block = {.to = to,
+                      .rail = *rail,
+                      .header = {},
+                      .extent = borrowed ? *borrowed : candidate.object->in_arena(block)},
+            .range = block,
+            .combined = {},
+            .op = edge.want.op};
+  if (borrowed) next.combined = objects_of(edge);
+  BlockHeader& header = next.block.header;
+  header.transfer = candidate.at->first.second;
+  header.object = edge.want.object;
+  header.incarnation = edge.want.incarnation;
+  header.target_epoch = edge.want.target_epoch;
+  header.offset = block.offset - candidate.cut.range.offset;
+  header.size_bytes = static_cast<std::uint32_t>(block.size_bytes);
+  next.block.ticket = BlockTicket{++last_ticket_};
+  queued_[{to, next.block.ticket}] = {edge.want.object, edge.want.incarnation, borrowed};
+  if (candidate.bytes_left != nullptr) *candidate.bytes_left -= candidate.cut.block_bytes;
+  --edge.credits;
+  ++edge.next;
+  edge.turn = ++turns_;
+  return next;
 }
 
 std::optional<Sender::Unserved> Sender::poll_refused() {

@@ -21,7 +21,6 @@
 namespace hoplite {
 
 using LocalObjects = std::map<ObjectId, LocalObject>;
-enum class Combining : std::uint8_t { kNow, kLater };  // a turn folds so much and no more
 
 class Sender {
  public:
@@ -45,16 +44,19 @@ class Sender {
   // Call when the object is gone or void. Returns the transfers to refuse.
   std::vector<Unserved> drop(const ObjectId& object);
 
-  // Returns the next block to send, booked on its rail; nothing while all wait for blocks, credit
-  // or room. If `combined` is not empty, the caller folds these objects into the extent first.
+  // Returns the blocks to send now, in their order and booked on their rails: all but those that
+  // wait for bytes, credit or room. `fold_bytes_left`: what this turn may still fold; combined
+  // blocks beyond it wait. Cost: one look at each pull, and for each block one at those that had
+  // something to send.
   struct Next {
     SendBlock block;
     Extent range;                    // of the object, and of those beside it
-    std::vector<ObjectId> combined;  // empty: the extent is the object's own
+    std::vector<ObjectId> combined;  // the caller folds these into the extent first; empty: the
+                                     // extent is the object's own
     ReduceOp op = ReduceOp::kSum;
   };
-  std::optional<Next> poll_block(const LocalObjects& objects, Rails& rails, Inventory& inventory,
-                                 Combining folds, Instant now);
+  std::vector<Next> take_blocks(const LocalObjects& objects, Rails& rails, Inventory& inventory,
+                                std::uint64_t fold_bytes_left, Instant now);
   // Returns a pull that found no memory to combine its objects in.
   std::optional<Unserved> poll_refused();
   // A block in flight pins its object's bytes, or owns a range borrowed for it alone.
@@ -91,15 +93,20 @@ class Sender {
   static std::vector<ObjectId> objects_of(const Edge& edge);
   bool add(const Key& key, const PullStart& start, bool is_early);
   Edges::iterator remove(Edges::iterator at);
-  // True if the block is here, of every object that it is combined from.
-  static bool has(const LocalObjects& objects, const Edge& edge, Extent range);
-  // Returns the pull whose turn it is, or end() if all wait.
-  Edges::iterator choose(const LocalObjects& objects, const Rails& rails, Combining folds);
-
-  // Order in which the receivers of an object take turns; the smallest goes first.
-  [[nodiscard]] auto rank(const Key& key, const Edge& edge) const {
-    return std::pair(edge.turn, key.first.value - node_.value);
-  }
+  // True if the block of `object` is here, and of every object that is combined with it.
+  static bool has(const LocalObjects& objects, const LocalObject& object, const Edge& edge,
+                  Extent range);
+  // A pull whose next block may go out. One look finds them, and they are used up before anything
+  // else changes.
+  struct Candidate;
+  using Candidates = std::vector<Candidate>;
+  Candidates find_candidates(const LocalObjects& objects, const Rails& rails);
+  [[nodiscard]] Candidates::iterator first_of(Candidates& candidates) const;
+  Next send(Candidate& candidate, Extent block, std::optional<Extent> borrowed, Rails& rails,
+            Instant now);
+  // Bytes left to send of each object, to all of its receivers.
+  using BytesLeft = std::map<ObjectId, std::uint64_t>;
+  [[nodiscard]] BytesLeft bytes_left(const LocalObjects& objects) const;
 
   [[nodiscard]] bool can_combine(const PullStart& want, const LocalObjects& objects) const;
 

@@ -328,20 +328,19 @@ void Transfers::handle_pull_stop(NodeId from, TransferId transfer) {
 
 // Hands out blocks until every rail's queue is full or nothing is ready.
 void Transfers::pump() {
-  const auto when = [&] {
-    return engine_.outgoing.fold_bytes_left() > 0 ? Combining::kNow : Combining::kLater;
-  };
-  while (auto next = sender_.poll_block(engine_.objects.all(), rails_, engine_.inventory, when(),
-                                        engine_.now)) {
-    SendBlock& block = next->block;
+  const auto blocks =
+      sender_.take_blocks(engine_.objects.all(), rails_, engine_.inventory,
+                          engine_.outgoing.fold_bytes_left(), engine_.now);
+  for (const Sender::Next& next : blocks) {
+    SendBlock block = next.block;
     block.header.view_epoch = engine_.peers.view().epoch();
     std::memcpy(&block.header.trace.value, block.header.object.bytes.data(),
                 sizeof block.header.trace.value);
-    if (next->combined.empty()) {
+    if (next.combined.empty()) {
       ++engine_.objects.at(block.header.object).pins[kThisNode];
       engine_.inventory.mark_needed(block.header.object);
     } else {
-      engine_.folds.combine(*next);
+      engine_.folds.combine(next);
     }
     ++engine_.counters.blocks_sent;
     engine_.counters.bytes_sent += block.extent.size_bytes;
