@@ -117,7 +117,9 @@ bool Sender::add(const Key& key, const PullStart& start, bool is_early) {
   if (objects > kPulledObjectsMax || (is_early && load.early == kEarlyPullsMax)) return false;
   load.objects = objects;
   if (is_early) ++load.early;
-  edges_.emplace(key, Edge{start, start.from, start.credits, 0, is_early});
+  const Edge& edge =
+      edges_.emplace(key, Edge{start, start.from, start.credits, 0, is_early}).first->second;
+  for (const ObjectId& object : objects_of(edge)) ++served_[object];
   return true;
 }
 
@@ -126,6 +128,10 @@ Sender::Edges::iterator Sender::remove(Edges::iterator at) {
   load.objects -= 1 + at->second.want.beside.size();
   if (at->second.is_early) --load.early;
   if (load.objects == 0) loads_.erase(at->first.first);
+  for (const ObjectId& object : objects_of(at->second)) {
+    const auto served = served_.find(object);
+    if (--served->second == 0) served_.erase(served);
+  }
   return edges_.erase(at);
 }
 
@@ -150,19 +156,12 @@ std::vector<ObjectId> Sender::handle_stop(NodeId to, TransferId transfer) {
 
 std::vector<ObjectId> Sender::handle_link_down(NodeId to) {
   std::vector<ObjectId> served;
-  const auto first = edges_.lower_bound({to, TransferId{0}});
-  auto last = first;
-  for (; last != edges_.end() && last->first.first == to; ++last) {
-    for (const ObjectId& object : objects_of(last->second)) served.push_back(object);
+  for (auto at = edges_.lower_bound({to, TransferId{0}});
+       at != edges_.end() && at->first.first == to; at = remove(at)) {
+    for (const ObjectId& object : objects_of(at->second)) served.push_back(object);
   }
-  edges_.erase(first, last);
   loads_.erase(to);
   return served;
-}
-
-bool Sender::serves(const ObjectId& object) const {
-  return std::any_of(edges_.begin(), edges_.end(),
-                     [&](const auto& edge) { return is_of(edge.second.want, object); });
 }
 
 std::vector<Sender::Unserved> Sender::drop(const ObjectId& object) {

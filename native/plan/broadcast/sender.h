@@ -72,7 +72,7 @@ class Sender {
   // Returns the blocks that were queued on a link that broke.
   std::vector<Sent> take_unsent(NodeId to);
 
-  [[nodiscard]] bool serves(const ObjectId& object) const;  // cost: O(edges)
+  [[nodiscard]] bool serves(const ObjectId& object) const { return served_.contains(object); }
   [[nodiscard]] std::size_t edge_count() const { return edges_.size(); }
 
  private:
@@ -114,6 +114,7 @@ class Sender {
   std::uint64_t combined_bytes_max_;  // of the blocks that are folded for one that is sent
   Edges edges_;
   std::map<NodeId, Load> loads_;
+  std::map<ObjectId, std::size_t> served_;  // -> how many times pulls name it
   std::uint64_t turns_ = 0;
   std::uint64_t last_ticket_ = 0;
   std::map<std::pair<NodeId, BlockTicket>, Sent> queued_;
