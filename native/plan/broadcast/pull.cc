@@ -38,8 +38,13 @@ Pull::Landed Pull::handle_landed(BlockIndex block) {
   const std::uint32_t count = goal_.stripe_count;
   if (block.value % count != goal_.stripe.value) return {};
   const std::uint32_t n = block.value / count;
-  if (n < ready_ || n >= total_ || !beyond_.insert(n).second) return {};
+  if (n < ready_ || n >= total_) return {};
   const std::uint32_t before = ready_;
+  if (n == ready_) {
+    ++ready_;
+  } else if (!beyond_.insert(n).second) {
+    return {};
+  }
   while (!beyond_.empty() && *beyond_.begin() == ready_) {
     beyond_.erase(beyond_.begin());
     ++ready_;

@@ -7,6 +7,12 @@
 #include "plan/engine/owners.h"
 
 namespace hoplite {
+namespace {
+
+constexpr std::size_t kPerformedMax = 1024;  // that stay in front of a queue which never ends
+constexpr std::size_t kKeptMax = 4096;       // actions, 1 MiB, for which the queue keeps memory
+
+}  // namespace
 
 void Outgoing::reply(const Waiter& waiter, Reply reply) {
   act(ReplyToClient{waiter.client, waiter.request, std::move(reply)});
@@ -32,9 +38,16 @@ void Outgoing::send(NodeId to, PeerMessage body, TransferId transfer,
 }
 
 std::optional<Action> Outgoing::poll_action() {
-  if (actions_.empty()) return std::nullopt;
-  Action action = std::move(actions_.front());
-  actions_.pop_front();
+  if (action_count() == 0) return std::nullopt;
+  Action action = std::move(actions_[performed_++]);
+  if (performed_ == actions_.size()) {
+    actions_.clear();
+    if (actions_.capacity() > kKeptMax) std::vector<Action>().swap(actions_);
+    performed_ = 0;
+  } else if (performed_ >= kPerformedMax && 2 * performed_ >= actions_.size()) {
+    actions_.erase(actions_.begin(), actions_.begin() + static_cast<std::ptrdiff_t>(performed_));
+    performed_ = 0;
+  }
   if (const auto* fold = std::get_if<Fold>(&action)) fold_bytes_queued_ -= fold->from.size_bytes;
   if (const auto* end = std::get_if<Finish>(&action)) fold_bytes_queued_ -= end->from.size_bytes;
   return action;
@@ -54,7 +67,8 @@ std::optional<Message> Outgoing::poll_own_message() {
 
 void Outgoing::check_invariants() const {
   std::uint64_t queued = 0;
-  for (const Action& action : actions_) {
+  for (std::size_t i = performed_; i < actions_.size(); ++i) {
+    const Action& action = actions_[i];
     if (const auto* fold = std::get_if<Fold>(&action)) queued += fold->from.size_bytes;
     if (const auto* end = std::get_if<Finish>(&action)) queued += end->from.size_bytes;
   }

@@ -7,10 +7,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <deque>
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "plan/messages.h"
 #include "plan/objects/local_object.h"
@@ -47,12 +49,15 @@ class Outgoing {
   [[nodiscard]] std::optional<Action> poll_action();
   [[nodiscard]] std::optional<Message> poll_own_message();  // to this node itself
   [[nodiscard]] bool has_own_messages() const { return !loop_.empty(); }
-  [[nodiscard]] std::size_t action_count() const { return actions_.size(); }
+  [[nodiscard]] std::size_t action_count() const { return actions_.size() - performed_; }
   void check_invariants() const;
 
  private:
   Owners& engine_;
-  std::deque<Action> actions_;
+  // A vector that keeps its memory: an action is larger than a chunk of a deque, which would
+  // allocate one for each. The first `performed_` are gone.
+  std::vector<Action> actions_;
+  std::size_t performed_ = 0;
   std::deque<Message> loop_;             // to this node itself
   std::set<NodeId> links_;               // peers whose link is up
   std::uint64_t fold_bytes_left_ = 0;    // in this turn
