@@ -166,17 +166,17 @@ void Node::handle_ready(std::span<const Ready> ready, Budget& blocks, Instant no
 }
 
 void Node::decide(Instant now) {
-  for (const Command& command : commands_.take(config_.turn.commands_max)) {
+  for (Command& command : commands_.take(config_.turn.commands_max)) {
     object_trace_.record(command, 0, now);
-    engine_.handle_command(command, now);
+    engine_.handle_command(std::move(command), now);
   }
-  for (const Command& command : parts_.port->take_commands(config_.turn.commands_max)) {
+  for (Command& command : parts_.port->take_commands(config_.turn.commands_max)) {
     object_trace_.record(command, parts_.port->process_of(command.client), now);
-    engine_.handle_command(command, now);
+    engine_.handle_command(std::move(command), now);
   }
-  for (const IoEvent& event : parts_.links->take_events()) {
+  for (IoEvent& event : parts_.links->take_events()) {
     object_trace_.record(event, now);
-    engine_.handle_io(event, now);
+    engine_.handle_io(std::move(event), now);
   }
   if (parts_.spiller != nullptr) {
     for (const SpillDone& done : parts_.spiller->take_done()) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands of clients about objects. Each command's whole answer starts here.
 #include <algorithm>
+#include <utility>
 
 #include "plan/engine/objects.h"
 #include "plan/engine/owners.h"
 
 namespace hoplite {
 
-void Objects::handle_put(const Waiter& waiter, const PutCommand& put) {
+void Objects::handle_put(const Waiter& waiter, PutCommand put) {
   const std::string name = short_name(put.object);
   const bool small = put.meta.size_bytes <= engine_.config.inline_bytes_max;
   const char* fault = fault_of(put.meta);
@@ -33,7 +34,7 @@ void Objects::handle_put(const Waiter& waiter, const PutCommand& put) {
   end_put(put.object, object, "put again by a later attempt");
   object.begin({put.incarnation, TargetEpoch{0}}, cut(put.meta), Keep::kMade, Finality::kFinal);
   object.put_request = waiter;
-  if (comes) return store_small(put.object, object, put.payload);
+  if (comes) return store_small(put.object, object, std::move(put.payload));
   if (ask_range(put.object, put.meta.size_bytes, Line::kPuts)) return;
   refuse_range(put.object, put.meta.size_bytes);
 }

@@ -2,6 +2,8 @@
 // The interface of the engine, which handler hears what, and the loop that settles what follows.
 #include "plan/engine/engine.h"
 
+#include <utility>
+
 #include "base/check.h"
 #include "plan/engine/owners.h"
 
@@ -26,8 +28,8 @@ class Engine::State : private Owners {
     HOPLITE_CHECK(of.node != kNoNode);
     HOPLITE_CHECK(!fault_of(of));
   }
-  void handle_command(const Command& command, Instant at);
-  void handle_io(const IoEvent& event, Instant at);
+  void handle_command(Command command, Instant at);
+  void handle_io(IoEvent event, Instant at);
   void handle_timeout(Instant at);
   [[nodiscard]] std::optional<Action> poll_action();
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
@@ -36,11 +38,11 @@ class Engine::State : private Owners {
   void check_invariants() const;
 
  private:
-  void handle_message(const MessageIn& event);
+  void handle_message(MessageIn event);
   void handle_set_view(const SetViewCommand& view);
   void receive(NodeId from, const Message& message, Bytes payload);  // and from this node itself
-  void pass_on(const Command& command);
-  void pass_on(const IoEvent& event);
+  void pass_on(Command command);
+  void pass_on(IoEvent event);
   void catch_up() {
     if (!is_settled_) settle();
   }
@@ -55,10 +57,10 @@ Engine::Engine(const EngineConfig& config, std::uint64_t seed)
     : state_(std::make_unique<State>(config, seed)) {}
 Engine::~Engine() = default;
 
-void Engine::handle_command(const Command& command, Instant now) {
-  state_->handle_command(command, now);
+void Engine::handle_command(Command command, Instant now) {
+  state_->handle_command(std::move(command), now);
 }
-void Engine::handle_io(const IoEvent& event, Instant now) { state_->handle_io(event, now); }
+void Engine::handle_io(IoEvent event, Instant now) { state_->handle_io(std::move(event), now); }
 void Engine::handle_timeout(Instant now) { state_->handle_timeout(now); }
 
 std::optional<Action> Engine::poll_action() { return state_->poll_action(); }
@@ -69,9 +71,9 @@ void Engine::check_invariants() const { state_->check_invariants(); }
 
 // ---- which handler hears what ----
 
-void Engine::State::pass_on(const Command& command) {
+void Engine::State::pass_on(Command command) {
   const Waiter waiter{command.client, command.request};
-  std::visit(Visitor{[&](const PutCommand& put) { objects.handle_put(waiter, put); },
+  std::visit(Visitor{[&](PutCommand& put) { objects.handle_put(waiter, std::move(put)); },
                      [&](const WroteCommand& wrote) { objects.handle_wrote(waiter, wrote); },
                      [&](const GetCommand& get) { objects.handle_get(waiter, get); },
                      [&](const ReleaseCommand& release) {
@@ -90,8 +92,8 @@ void Engine::State::pass_on(const Command& command) {
              command.body);
 }
 
-void Engine::State::pass_on(const IoEvent& event) {
-  std::visit(Visitor{[&](const MessageIn& in) { handle_message(in); },
+void Engine::State::pass_on(IoEvent event) {
+  std::visit(Visitor{[&](MessageIn& in) { handle_message(std::move(in)); },
                      [&](const BlockLanded& landed) { transfers.handle_block_landed(landed); },
                      [&](const BlockSent& sent) { transfers.handle_block_sent(sent); },
                      [&](const LinkUp& up) { peers.handle_link_up(up); },
@@ -135,8 +137,8 @@ void Engine::State::receive(NodeId from, const Message& message, Bytes payload) 
       message.body);
 }
 
-void Engine::State::handle_message(const MessageIn& event) {
-  if (peers.admits(event)) receive(event.from, event.message, event.payload);
+void Engine::State::handle_message(MessageIn event) {
+  if (peers.admits(event)) receive(event.from, event.message, std::move(event.payload));
 }
 
 // This node's own claims come first. Otherwise receivers that it feeds would count as orphans and
@@ -144,23 +146,23 @@ void Engine::State::handle_message(const MessageIn& event) {
 void Engine::State::handle_set_view(const SetViewCommand& view) {
   if (!peers.handle_set_view(view)) return;
   while (const auto message = outgoing.poll_own_message()) receive(config.node, *message, {});
-  for (const MessageIn& event : peers.take_parked()) handle_message(event);
+  for (MessageIn& event : peers.take_parked()) handle_message(std::move(event));
 }
 
 // ---- what follows ----
 
-void Engine::State::handle_command(const Command& command, Instant at) {
+void Engine::State::handle_command(Command command, Instant at) {
   catch_up();
   now = at;
-  pass_on(command);
+  pass_on(std::move(command));
   settle();
 }
 
-void Engine::State::handle_io(const IoEvent& event, Instant at) {
+void Engine::State::handle_io(IoEvent event, Instant at) {
   const bool may_wait = is_of_blocks(event);
   if (!may_wait) catch_up();
   now = at;
-  pass_on(event);
+  pass_on(std::move(event));
   is_settled_ = false;
   if (!may_wait) settle();
 }

@@ -48,8 +48,8 @@ class Engine {
   // Node::run calls these on the reactor thread and then performs the actions; so does the
   // simulator. The engine decides once what follows from all blocks of a turn, before it handles
   // or performs anything else.
-  void handle_command(const Command& command, Instant now);
-  void handle_io(const IoEvent& event, Instant now);
+  void handle_command(Command command, Instant now);
+  void handle_io(IoEvent event, Instant now);
   void handle_timeout(Instant now);
   [[nodiscard]] std::optional<Action> poll_action();  // call until empty after every handle_*
   [[nodiscard]] std::optional<Instant> poll_timeout() const;

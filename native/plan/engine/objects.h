@@ -38,7 +38,7 @@ class Objects {
   explicit Objects(Owners& engine) : engine_(engine) {}
 
   // ---- from clients (commands.cc) ----
-  void handle_put(const Waiter& waiter, const PutCommand& put);
+  void handle_put(const Waiter& waiter, PutCommand put);
   void handle_wrote(const Waiter& waiter, const WroteCommand& wrote);
   void handle_get(const Waiter& waiter, const GetCommand& get);
   void handle_release(ClientId client, const ReleaseCommand& release);
