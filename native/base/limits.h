@@ -40,6 +40,8 @@ static_assert(kObjectBytesMax / kBlockBytesMax <= (1ULL << 31), "a BlockIndex ho
 // A message is refused if it cuts an object into more blocks than this and than blocks of
 // kBlockBytesAimMax would be. A turn may walk all blocks.
 inline constexpr std::uint64_t kNeedlessBlocksMax = 65'536;
+// Checksums in one report of a writer. Senders make those of blocks below 8 KiB.
+inline constexpr std::size_t kSumsPerWriteMax = 1024;
 
 // The answer to a question where a source of a reduce is carries the source itself up to this size,
 // and up to the second size of all sources together (decision 5c). That saves two hops for each
@@ -49,8 +51,7 @@ inline constexpr std::uint64_t kCarriedTogetherBytesMax = 256_KiB;
 static_assert(kCarriedBytesMax <= kInlineBytesMax, "the home has a copy of it");
 
 // Runs of one dtype in an object (decision 5h): its leaves are ordered by dtype, and there are 14
-// dtypes. Each run except the last fills whole cache lines, so no element and no block straddles
-// one.
+// dtypes. Each run except the last fills whole cache lines: no element and no block straddles one.
 inline constexpr std::size_t kPartsMax = 16;
 inline constexpr std::uint64_t kPartAlignBytes = 64;
 
@@ -76,9 +77,9 @@ inline constexpr std::uint64_t kCreditBytes = 2_MiB;
 // Memory into which an owner of a reduce receives: two blocks of 1 MiB from each of 31 others.
 inline constexpr std::uint64_t kFoldSlotsBytesMax = 64_MiB;
 inline constexpr std::uint32_t kFoldWindowMax = 256;  // blocks of 8 KiB are kCreditBytes then
-// Objects that one peer pulls from a node at once; the node looks at each for every block that it
-// sends. The second limit holds for pulls of branches of a reduce that has not begun here yet.
-// Beyond either, the node refuses a pull.
+// Objects that one peer pulls from a node at once; the node looks at each once in a turn. The
+// second limit holds for pulls of branches of a reduce that has not begun here yet. Beyond either,
+// the node refuses a pull.
 inline constexpr std::size_t kPulledObjectsMax = 16'384;
 inline constexpr std::size_t kEarlyPullsMax = 1024;
 // Bytes handed to one rail and not yet taken by the kernel, where a link has several rails: the
@@ -92,8 +93,7 @@ inline constexpr std::size_t kActionsPerTurnMax = 256;
 // Messages of a node to itself after one event; a node repeats fewer after a change of view. Two
 // parts of a node that answer each other endlessly can't cut it off from its peers and clients.
 inline constexpr std::size_t kStepsPerTurnMax = 65'536;
-// A block each way (decision 26), because a small get waits for two turns of each busy node on its
-// way.
+// A block each way (decision 26), because a small get waits for two turns of each busy node.
 inline constexpr std::uint64_t kBytesPerTurnMax = 512_KiB;
 static_assert(kBytesPerTurnMax >= 2 * kBlockBytesAimMax, "a turn can move more than one block");
 // Bytes folded for one block of combined sources while all other actions wait: blocks of 1 MiB from

@@ -266,7 +266,7 @@ void Attachment::withdraw(Request& request) {
 
 // ---- for the writer of a reserved range ----
 
-Result<Extent> Attachment::take_range(Request& put, std::uint64_t size_bytes) {
+Result<Reserved> Attachment::take_range(Request& put, std::uint64_t size_bytes) {
   if (auto usable = check(); !usable) return usable.error();
   const std::lock_guard guard(mutex_);
   const auto* reserved = std::get_if<Reserved>(&put.answer_.reply);
@@ -280,7 +280,7 @@ Result<Extent> Attachment::take_range(Request& put, std::uint64_t size_bytes) {
                                              std::to_string(put.size_bytes_)};
   }
   put.range_ = Request::Range::kTaken;
-  return Extent{reserved->extent.offset, put.size_bytes_};
+  return Reserved{{reserved->extent.offset, put.size_bytes_}, reserved->block_bytes};
 }
 
 bool Attachment::is_wanted(const Request& put) {

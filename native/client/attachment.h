@@ -75,7 +75,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // ---- for the writer of a reserved range ----
   // Takes the put's range, once, if `size_bytes` matches. The writer ends it by release_range() or
   // a seal.
-  [[nodiscard]] Result<Extent> take_range(Request& put, std::uint64_t size_bytes);
+  [[nodiscard]] Result<Reserved> take_range(Request& put, std::uint64_t size_bytes);
   [[nodiscard]] bool is_wanted(const Request& put);  // false once it was cancelled
   void release_range(Request& put);                  // REQUIRES: no thread writes into it
   [[nodiscard]] bool has_pin(const Request& seal);

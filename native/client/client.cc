@@ -73,28 +73,29 @@ Result<RequestHandle> Client::begin_put(ObjectId object, Incarnation incarnation
 
 Result<RequestHandle> Client::write(Request& put, Buffers data, const StopPredicate& should_stop) {
   const std::uint64_t size_bytes = total_bytes(data);
-  auto extent = attachment_->take_range(put, size_bytes);
-  if (!extent) return extent.error();
-  auto written = write_parts(put, data, *extent, should_stop);
-  if (!written) {
+  auto range = attachment_->take_range(put, size_bytes);
+  if (!range) return range.error();
+  auto whole = write_parts(put, data, *range, should_stop);
+  if (!whole) {
     attachment_->release_range(put);
-    return written.error();
+    return whole.error();
   }
-  return attachment_->begin_request(
-      put.object(), WroteCommand{put.object(), put.incarnation(), size_bytes, false});
+  return attachment_->begin_request(put.object(), std::move(*whole));
 }
 
-Result<void> Client::write_parts(Request& put, Buffers data, Extent extent,
-                                 const StopPredicate& should_stop) {
+// Returns the command that seals the object.
+Result<WroteCommand> Client::write_parts(Request& put, Buffers data, const Reserved& range,
+                                         const StopPredicate& should_stop) {
   const Error cancelled{Code::kCancelled,
                         "the put of object " + short_name(put.object()) + " was cancelled"};
-  RangeWriter writer(attachment_->writable_fd(), extent, data);
-  const auto progress = [&](std::uint64_t upto_bytes) -> Result<void> {
+  RangeWriter writer(attachment_->writable_fd(), range.extent, range.block_bytes, data);
+  const auto command_of = [&](const RangeWriter::Written& part) {
+    return WroteCommand{put.object(), put.incarnation(), part.upto_bytes,
+                        false,        part.first_block,  part.sums};
+  };
+  const auto progress = [&](const RangeWriter::Written& part) -> Result<void> {
     if (!attachment_->is_wanted(put)) return cancelled;
-    // The seal reports the whole range, because only the seal gets an answer
-    if (upto_bytes == extent.size_bytes) return {};
-    return attachment_->send_command(
-        RequestId{0}, WroteCommand{put.object(), put.incarnation(), upto_bytes, false});
+    return attachment_->send_command(RequestId{0}, command_of(part));
   };
   std::vector<std::jthread> others;
   for (std::size_t i = 1; i < writer.thread_count(); ++i) {
@@ -105,27 +106,31 @@ Result<void> Client::write_parts(Request& put, Buffers data, Extent extent,
     }
   }
   auto checked = SteadyClock::now();
-  writer.work([&](std::uint64_t upto_bytes) -> Result<void> {
+  writer.work([&](const RangeWriter::Written& part) -> Result<void> {
     const auto now = SteadyClock::now();
     if (should_stop && now - checked >= kStopCheckEvery) {
       checked = now;
       if (should_stop()) return cancelled;
     }
-    return progress(upto_bytes);
+    return progress(part);
   });
   others.clear();  // joins them
-  return writer.result();
+  auto last = writer.result();
+  if (!last) return last.error();
+  if (!attachment_->is_wanted(put)) return cancelled;
+  return command_of(*last);
 }
 
 Result<std::unique_ptr<Unsealed>> Client::map(RequestHandle put) {
-  auto extent = attachment_->take_range(*put, put->size_bytes());
-  if (!extent) return extent.error();
-  auto mapping = map_shared(attachment_->writable_fd(), extent->offset, extent->size_bytes);
+  auto range = attachment_->take_range(*put, put->size_bytes());
+  if (!range) return range.error();
+  const Extent extent = range->extent;
+  auto mapping = map_shared(attachment_->writable_fd(), extent.offset, extent.size_bytes);
   if (!mapping) {
     attachment_->release_range(*put);
     return mapping.error();
   }
-  return std::make_unique<Unsealed>(attachment_, std::move(put), *extent, std::move(*mapping));
+  return std::make_unique<Unsealed>(attachment_, std::move(put), extent, std::move(*mapping));
 }
 
 Result<RequestHandle> Client::get(ObjectId object, bool exists) {

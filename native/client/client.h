@@ -112,8 +112,8 @@ class Client {
   [[nodiscard]] Result<RequestHandle> begin_put(ObjectId object, Incarnation incarnation,
                                                 std::string layout, std::vector<Part> parts,
                                                 std::uint64_t size_bytes, Bytes payload);
-  [[nodiscard]] Result<void> write_parts(Request& put, Buffers data, Extent extent,
-                                         const StopPredicate& should_stop);
+  [[nodiscard]] Result<WroteCommand> write_parts(Request& put, Buffers data, const Reserved& range,
+                                                 const StopPredicate& should_stop);
   std::shared_ptr<Attachment> attachment_;
 };
 

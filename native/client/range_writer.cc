@@ -12,13 +12,14 @@
 
 #include "io/memory/mapping.h"
 #include "io/sockets/system_error.h"
+#include "wire/crc32c.h"
 
 namespace hoplite {
 namespace {
 
-// Sizes of the parts of a large put. Parts of 4 MiB cost the least CPU (1 MiB: 6 % more, 256 KiB:
-// 12 % more) and the fewest messages to the node. Receivers stream behind the writer, so a part is
-// at most a sixteenth of the object, but never below the minimum.
+// Sizes of the parts of a large put, which are whole blocks. Parts of 4 MiB cost the least CPU (1
+// MiB: 6 % more, 256 KiB: 12 % more) and the fewest messages to the node. Receivers stream behind
+// the writer, so a part is at most a sixteenth of the object, but never below the minimum.
 constexpr std::uint64_t kPartBytesMax = 4_MiB;
 constexpr std::uint64_t kPartBytesMin = 256_KiB;
 constexpr std::uint64_t kParts = 16;
@@ -27,6 +28,12 @@ constexpr std::size_t kBuffersPerWrite = 64;  // of a state_dict's many small le
 // after.
 constexpr std::size_t kThreadsMax = 4;
 constexpr std::uint64_t kBytesPerThread = 8_MiB;  // starting one costs as much as 0.3 MiB
+
+std::uint64_t part_bytes_for(std::uint64_t size_bytes, std::uint32_t block_bytes) {
+  const std::uint64_t part = std::clamp(size_bytes / kParts, kPartBytesMin, kPartBytesMax);
+  const std::uint64_t block = std::max<std::uint64_t>(block_bytes, 1);
+  return (part + block - 1) / block * block;
+}
 
 std::size_t threads_for(std::uint64_t size_bytes) {
   const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
@@ -41,26 +48,33 @@ std::uint64_t total_bytes(Buffers data) {
   return total;
 }
 
-RangeWriter::RangeWriter(int fd, Extent extent, Buffers data)
+RangeWriter::RangeWriter(int fd, Extent extent, std::uint32_t block_bytes, Buffers data)
     : fd_(fd),
       extent_(extent),
+      block_bytes_(block_bytes),
       data_(data),
-      part_bytes_(std::clamp(extent.size_bytes / kParts, kPartBytesMin, kPartBytesMax)),
+      part_bytes_(part_bytes_for(extent.size_bytes, block_bytes)),
       thread_count_(threads_for(extent.size_bytes)) {
   skip(next_, 0);
+  // More than a report has room for: a node whose blocks are very small makes them itself.
+  if (block_bytes > 0 && part_bytes_ / block_bytes > kSumsPerWriteMax) block_bytes_ = 0;
 }
 
 void RangeWriter::work(const Progress& progress) {
   while (const auto part = take()) {
-    auto written = copy(*part);
-    if (written) written = progress(finish(*part));
-    if (!written) return fail(written.error());
+    auto done = copy(*part);
+    if (done) {
+      const Written written = finish(*part);
+      if (written.upto_bytes == extent_.size_bytes) return;
+      done = progress(written);
+    }
+    if (!done) return fail(done.error());
   }
 }
 
-Result<void> RangeWriter::result() const {
+Result<RangeWriter::Written> RangeWriter::result() const {
   if (error_) return *error_;
-  return {};
+  return last_;
 }
 
 std::optional<RangeWriter::Part> RangeWriter::take() {
@@ -72,14 +86,41 @@ std::optional<RangeWriter::Part> RangeWriter::take() {
   return part;
 }
 
-std::uint64_t RangeWriter::finish(const Part& part) {
+RangeWriter::Written RangeWriter::finish(const Part& part) {
+  Written written;
+  written.sums = sums_of(part);
+  if (!written.sums.empty()) {
+    written.first_block = BlockIndex{static_cast<std::uint32_t>(part.offset / block_bytes_)};
+  }
   const std::lock_guard guard(mutex_);
   beyond_.insert(part.offset);
   while (!beyond_.empty() && *beyond_.begin() == whole_bytes_) {
     beyond_.erase(beyond_.begin());
     whole_bytes_ = std::min(whole_bytes_ + part_bytes_, extent_.size_bytes);
   }
-  return whole_bytes_;
+  written.upto_bytes = whole_bytes_;
+  if (whole_bytes_ == extent_.size_bytes) last_ = written;
+  return written;
+}
+
+// Reads the buffers again, while they are in the cache.
+std::vector<std::uint32_t> RangeWriter::sums_of(const Part& part) const {
+  std::vector<std::uint32_t> sums;
+  if (block_bytes_ == 0) return sums;
+  Cursor at = part.from;
+  for (std::uint64_t done = 0; done < part.size_bytes;) {
+    const std::uint64_t end = std::min(done + block_bytes_, part.size_bytes);
+    std::uint32_t sum = 0;
+    while (done < end) {
+      const auto here = data_[at.buffer].subspan(at.at);
+      const auto size = std::min<std::uint64_t>(here.size(), end - done);
+      sum = crc32c(here.first(size), sum);
+      done += size;
+      skip(at, size);
+    }
+    sums.push_back(sum);
+  }
+  return sums;
 }
 
 void RangeWriter::fail(const Error& why) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies buffers into a reserved range, a part at a time, by as many threads as call work(). Owns
-// the position of the next part, and how far the range is complete from its start. pwrite(2) is the
-// cheapest way, but takes the file's lock. So one thread at a time writes, and the others map the
-// pages of their parts, filled in by one call (docs/internals/gotchas.md).
+// Copies buffers into a reserved range, a part at a time, by as many threads as call work(), and
+// makes the checksums of its blocks meanwhile. Owns the position of the next part, and how far the
+// range is complete from its start. pwrite(2) is the cheapest way, but takes the file's lock. So
+// one thread at a time writes, and the others map the pages of their parts, filled in by one call
+// (docs/internals/gotchas.md).
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <vector>
 
 #include "base/result.h"
 #include "plan/messages.h"
@@ -24,19 +26,26 @@ using Buffers = std::span<const std::span<const std::byte>>;  // one after the o
 
 class RangeWriter {
  public:
-  // Called after each part, without a lock, with how many bytes are whole from the start on. An
-  // error ends the work of all threads.
-  using Progress = std::function<Result<void>(std::uint64_t upto_bytes)>;
+  struct Written {
+    std::uint64_t upto_bytes = 0;  // whole from the start on
+    // The checksums of the part's blocks. They are wrong if the buffers change meanwhile.
+    BlockIndex first_block;
+    std::vector<std::uint32_t> sums;
+  };
+  // Called after each part but the last, without a lock. An error ends the work of all threads.
+  using Progress = std::function<Result<void>(const Written& part)>;
 
+  // `block_bytes`: the cut of the object; 0: make no checksums.
   // REQUIRES: `data` has extent.size_bytes; range and buffers outlive every call of work().
-  RangeWriter(int fd, Extent extent, Buffers data);
+  RangeWriter(int fd, Extent extent, std::uint32_t block_bytes, Buffers data);
 
   // Returns how many threads are worth their start.
   [[nodiscard]] std::size_t thread_count() const { return thread_count_; }
   // Copies parts until none is left, or until a thread has failed.
   void work(const Progress& progress);
-  // How it ended. REQUIRES: every thread has come back from work().
-  [[nodiscard]] Result<void> result() const;
+  // How it ended: with the part that made the range whole. REQUIRES: every thread has come back
+  // from work().
+  [[nodiscard]] Result<Written> result() const;
 
  private:
   struct Cursor {  // a place in the buffers
@@ -49,7 +58,8 @@ class RangeWriter {
     Cursor from;
   };
   [[nodiscard]] std::optional<Part> take();
-  [[nodiscard]] std::uint64_t finish(const Part& part);  // returns the whole bytes from the start
+  [[nodiscard]] Written finish(const Part& part);
+  [[nodiscard]] std::vector<std::uint32_t> sums_of(const Part& part) const;
   void fail(const Error& why);
   [[nodiscard]] Result<void> copy(const Part& part);
   [[nodiscard]] Result<void> write(Part part);
@@ -58,6 +68,7 @@ class RangeWriter {
 
   int fd_;
   Extent extent_;
+  std::uint32_t block_bytes_;
   Buffers data_;
   std::uint64_t part_bytes_;
   std::size_t thread_count_;
@@ -67,6 +78,7 @@ class RangeWriter {
   Cursor next_;
   std::uint64_t whole_bytes_ = 0;
   std::set<std::uint64_t> beyond_;  // offsets of complete parts behind a gap
+  Written last_;                    // once the range is whole
   std::optional<Error> error_;
 };
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +17,7 @@
 
 #include "client/client.h"
 #include "client/scripted_node_test.h"
+#include "wire/crc32c.h"
 
 namespace hoplite {
 namespace {
@@ -34,9 +36,12 @@ class WriteTest : public ::testing::Test {
     node_.reset();
     ::rmdir(directory_.c_str());
   }
-  static ScriptedNode::Script reserves_and_seals(std::uint64_t size_bytes) {
-    return [size_bytes](const Command& c) -> std::optional<Reply> {
-      if (std::holds_alternative<PutCommand>(c.body)) return Reserved{{8192, size_bytes}};
+  static ScriptedNode::Script reserves_and_seals(std::uint64_t size_bytes,
+                                                 std::uint32_t block_bytes = 0) {
+    return [size_bytes, block_bytes](const Command& c) -> std::optional<Reply> {
+      if (std::holds_alternative<PutCommand>(c.body)) {
+        return Reserved{{8192, size_bytes}, block_bytes};
+      }
       const auto* wrote = std::get_if<WroteCommand>(&c.body);
       if (wrote != nullptr && wrote->upto_bytes == size_bytes) return Done{};
       return std::nullopt;
@@ -67,7 +72,8 @@ TEST_F(WriteTest, BuffersAreWrittenOneAfterTheOtherWithoutBeingJoined) {
 
 TEST_F(WriteTest, SeveralThreadsFillALargeRange) {
   constexpr std::size_t kSize = 100'000'007;
-  node_->script(reserves_and_seals(kSize));
+  constexpr std::uint32_t kBlock = 192 * 1024;  // no divisor of a part
+  node_->script(reserves_and_seals(kSize, kBlock));
   std::vector<std::byte> data(kSize);
   for (std::size_t i = 0; i < kSize; ++i) data[i] = static_cast<std::byte>(i * 2654435761U >> 13);
   // Cut at odd places, so that parts begin and end within buffers.
@@ -82,6 +88,18 @@ TEST_F(WriteTest, SeveralThreadsFillALargeRange) {
   const auto place = node_->arena().at({8192, kSize});
   EXPECT_TRUE(std::equal(data.begin(), data.end(), place.begin()));
   EXPECT_GE(node_->commands<WroteCommand>().size(), 16U);
+  std::map<std::size_t, std::uint32_t> sums;
+  for (const Command& each : node_->commands<WroteCommand>()) {
+    const auto& wrote = std::get<WroteCommand>(each.body);
+    for (std::size_t i = 0; i < wrote.sums.size(); ++i) {
+      EXPECT_TRUE(sums.emplace(wrote.first_block.value + i, wrote.sums[i]).second) << "told twice";
+    }
+  }
+  ASSERT_EQ(sums.size(), (kSize + kBlock - 1) / kBlock);
+  for (const auto& [block, sum] : sums) {
+    const auto bytes = std::span<const std::byte>(data).subspan(block * kBlock);
+    EXPECT_EQ(sum, crc32c(bytes.first(std::min<std::size_t>(kBlock, bytes.size()))));
+  }
 }
 
 // While it lives, no thread can start: the default stack does not fit into the address space.

@@ -34,6 +34,7 @@ struct BlockLanded {  // placed in the arena, checksum right
   NodeId from;
   TransferId transfer;
   BlockIndex block;
+  std::uint32_t crc32c = 0;
 };
 struct BlockSent {  // the kernel has taken it
   NodeId to;
@@ -66,7 +67,7 @@ struct SendMessage {
 struct SendBlock {
   NodeId to;
   RailId rail;
-  BlockHeader header;  // crc32c is filled in by io/
+  BlockHeader header;  // io/ fills in the crc32c if it is 0: not known
   Extent extent;
   BlockTicket ticket{};
 };

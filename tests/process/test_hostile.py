@@ -245,8 +245,8 @@ def test_commands_that_make_no_sense_are_answered_and_harm_nobody(pair: Nodes) -
     whole = struct.pack("<QQI", 0, 0, 0) + meta
     outside = struct.pack("<QQI", 64, 65, 0) + meta  # a share that begins behind its sources
     senseless = [
-        local(WROTE, known + struct.pack("<IQB", 1, 1 << 62, 0), request=1),
-        local(WROTE, unknown + struct.pack("<IQB", 1, 0, 0), request=2),
+        local(WROTE, known + struct.pack("<IQBII", 1, 1 << 62, 0, 0, 0), request=1),
+        local(WROTE, unknown + struct.pack("<IQBII", 1, 0, 0, 0, 0), request=2),
         local(REDUCE, unknown + struct.pack("<BIIBB", 0, 4, 0, 0, 0) + whole, request=3),
         local(
             REDUCE,

@@ -104,7 +104,7 @@ Result<RailConnection::Sent> RailConnection::send_blocks(NodeId to, Budget& budg
     if (wanted >= kBytesPerSend || count + 2 > parts.size()) break;
     const std::span<std::byte> payload = place_.arena->at(out.block.extent);
     if (!out.is_started) {
-      out.block.header.crc32c = crc32c(payload);
+      if (out.block.header.crc32c == 0) out.block.header.crc32c = crc32c(payload);
       out.head = encode(out.block.header);
       out.is_started = true;
     }
@@ -323,7 +323,7 @@ Result<void> RailConnection::end_block(NodeId from, std::vector<IoEvent>& events
                                       " has a wrong CRC-32C"};
   }
   ++place_.counters->blocks_landed;
-  events.emplace_back(BlockLanded{from, block_.transfer, landing_.block});
+  events.emplace_back(BlockLanded{from, block_.transfer, landing_.block, crc_});
   return {};
 }
 

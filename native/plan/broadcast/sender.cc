@@ -314,6 +314,11 @@ Sender::Next Sender::send(Candidate& candidate, Extent block, std::optional<Exte
   header.target_epoch = edge.want.target_epoch;
   header.offset = block.offset - candidate.cut.range.offset;
   header.size_bytes = static_cast<std::uint32_t>(block.size_bytes);
+  // The bytes of a result that is not final yet may change while the block waits.
+  if (!borrowed && !edge.want.is_range && candidate.object->is_final()) {
+    const std::uint64_t index = block.offset / candidate.cut.block_bytes;
+    header.crc32c = candidate.object->sum_of(BlockIndex{static_cast<std::uint32_t>(index)});
+  }
   next.block.ticket = BlockTicket{++last_ticket_};
   queued_[{to, next.block.ticket}] = {edge.want.object, edge.want.incarnation, borrowed};
   if (candidate.bytes_left != nullptr) *candidate.bytes_left -= candidate.cut.block_bytes;

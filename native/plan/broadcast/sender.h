@@ -83,7 +83,7 @@ class Sender {
     std::uint64_t turn = 0;  // when it was served last
     bool is_early = false;   // its branch was not here when it began
   };
-  // The load of one peer's pulls, bounded because the sender looks at each pull for every block.
+  // The load of one peer's pulls, bounded because the sender looks at each pull in every turn.
   struct Load {
     std::size_t objects = 0;  // that its pulls name
     std::size_t early = 0;

@@ -58,6 +58,10 @@ void Objects::handle_wrote(const Waiter& waiter, const WroteCommand& wrote) {
   }
   LocalObject& object = *found;
   object.written_bytes = std::max(object.written_bytes, wrote.upto_bytes);
+  BlockIndex block = wrote.first_block;
+  for (std::size_t i = 0; object.takes_sums && i < wrote.sums.size(); ++i, ++block.value) {
+    object.keep_sum(block, wrote.sums[i]);
+  }
   engine_.folds.note_here(wrote.object);
   if (object.written_bytes < object.meta.size_bytes) return;
   object.put_request.reset();

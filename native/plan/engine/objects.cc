@@ -129,6 +129,7 @@ void Objects::evict(const ObjectId& id) {
   ++engine_.counters.evictions;
   LocalObject& object = at(id);
   if (object.is_pinned()) {  // the file has it
+    object.sums.clear();
     engine_.inventory.release(*object.extent, engine_.now);
     object.extent.reset();
     return;
@@ -159,6 +160,7 @@ void Objects::take_range(const Admitted& admitted) {
   if (object.spilled) {
     engine_.counters.arena_bytes_orphaned += object.orphaned_bytes();
     object.written_bytes = 0;
+    object.sums.clear();  // of what was written to the file, and not of what it returns
     engine_.spills.begin_spill(
         {id, object.incarnation, SpillWay::kRead, extent, *object.spilled, 0}, object);
   } else if (object.inbound) {
@@ -176,7 +178,7 @@ void Objects::take_range(const Admitted& admitted) {
     LocalStripe root;
     root.state = StripeState::kRoot;
     object.stripes.assign(1, root);
-    engine_.outgoing.reply(*object.put_request, Reserved{extent});
+    engine_.outgoing.reply(*object.put_request, Reserved{extent, object.meta.block_bytes});
     claim(id);
   } else if (engine_.folds.is_folding(id)) {
     engine_.folds.mark_dirty(id);
@@ -212,6 +214,15 @@ void Objects::fail_without_room(const ObjectId& name, const std::string& text) {
   engine_.folds.member_lost(name);
   void_bytes(name, object);
   forget_if_empty(name);
+}
+
+// A writer whose source changes under the copy makes wrong checksums, and each of them ends a link.
+// So the blocks that come again get new ones, and its next ones do not count.
+void Objects::forget_sums() {
+  for (auto& [id, object] : objects_) {
+    object.sums.clear();
+    object.takes_sums = false;
+  }
 }
 
 // Stores a small object's bytes that came by put or by push. They get a range of their own.
@@ -283,6 +294,7 @@ void Objects::void_bytes(const ObjectId& id, LocalObject& object) {
       engine_.transfers.end_pull(stripe.transfer, Notice::kTellSender);
   }
   object.stripes.clear();
+  object.sums.clear();
   object.written_bytes = 0;
   engine_.counters.arena_bytes_orphaned -= object.orphaned_bytes();
   object.orphaned = object.elsewhere = false;

@@ -78,6 +78,7 @@ class Objects {
                                                   const LocalObject& object) const;
 
   // ---- bytes ----
+  void forget_sums();  // of all objects, and of all that is being written
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
   void store_small(const ObjectId& id, LocalObject& object, Bytes payload);
   void complete(const ObjectId& id, LocalObject& object);

@@ -199,6 +199,8 @@ void Transfers::handle_block_landed(const BlockLanded& event) {
   if (it == pulls_.end() || it->second.goal().sender != event.from) return;
   Pull& pull = it->second;
   const bool was_beginning = pull.is_beginning();
+  // Also of a block that comes again: its bytes have taken the place of the first ones.
+  if (!pull.fold) note_sum(pull.goal(), event);
   const Pull::Landed landed = pull.handle_landed(event.block);
   if (!landed.is_new) return;
   if (progress_due_) landed_[pull.goal().object] += pull.goal().meta.block_bytes;
@@ -210,6 +212,12 @@ void Transfers::handle_block_landed(const BlockLanded& event) {
     engine_.outgoing.send(event.from, Credit{landed.credits}, event.transfer);
   }
   land_in_object(event.transfer, pull, was_beginning && !pull.is_beginning());
+}
+
+// The object may have been cut anew since the pull began, as a small result is by its commit.
+void Transfers::note_sum(const PullGoal& goal, const BlockLanded& event) {
+  LocalObject& object = engine_.objects.at(goal.object);
+  if (object.meta.block_bytes == goal.meta.block_bytes) object.keep_sum(event.block, event.crc32c);
 }
 
 void Transfers::land_in_object(TransferId transfer, Pull& pull, bool has_begun) {
@@ -398,6 +406,8 @@ void Transfers::stop_sending_to(NodeId node) {
   rails_.handle_link_down(node);
   for (const ObjectId& served : sender_.handle_link_down(node)) engine_.objects.note_use(served);
   for (const Sender::Sent& sent : sender_.take_unsent(node)) release_sent(sent);
+  // The receiver may have ended the link over a wrong checksum.
+  engine_.objects.forget_sums();
 }
 
 void Transfers::fail_pulls_from(NodeId node) {

@@ -69,6 +69,7 @@ class Transfers {
  private:
   void start_pull(const ObjectId& id, LocalObject& object, StripeIndex stripe, NodeId sender);
   void fail_pull(TransferId transfer);
+  void note_sum(const PullGoal& goal, const BlockLanded& event);
   void land_in_object(TransferId transfer, Pull& pull, bool has_begun);
   void release_sent(const Sender::Sent& sent);
   void refuse(const std::vector<Sender::Unserved>& refused, const ObjectId& gone);

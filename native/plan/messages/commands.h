@@ -31,6 +31,9 @@ struct WroteCommand {
   // True if the writer keeps its mapping. The answer is then Fetched, as for a get, instead of
   // Done. If the put is gone, the writer keeps the range until it cancels the put.
   bool pin = false;
+  // CRC-32C of blocks from `first_block` on, made with the copy. None: the sender makes them.
+  BlockIndex first_block = {};
+  std::vector<std::uint32_t> sums = {};
 };
 struct GetCommand {
   ObjectId object;
@@ -118,6 +121,7 @@ struct Listing {
 
 struct Reserved {  // write the object here, then say WroteCommand
   Extent extent;
+  std::uint32_t block_bytes = 0;
 };
 struct Fetched {  // large: map `extent` and hold a pin until ReleaseCommand; small: copied, no pin
   Incarnation incarnation;

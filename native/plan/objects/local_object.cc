@@ -13,6 +13,14 @@ void LocalObject::begin(const BytesName& name, const ObjectMeta& described, Keep
   meta = described;
   keep = why;
   finality = how;
+  sums.clear();
+  takes_sums = true;
+}
+
+void LocalObject::keep_sum(BlockIndex block, std::uint32_t crc32c) {
+  if (block.value >= meta.block_count()) return;
+  sums.resize(meta.block_count());
+  sums[block.value] = crc32c;
 }
 
 bool LocalObject::is_complete() const {

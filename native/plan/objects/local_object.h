@@ -80,11 +80,19 @@ struct LocalObject {
   std::optional<SpillId> spilling;   // being written there, or read back
   std::string fault;                 // why it could not be read back
   std::vector<LocalStripe> stripes;  // empty: nothing is known of it
+  std::vector<std::uint32_t> sums;   // CRC-32C by block; 0, or none: not known
+  bool takes_sums = true;            // of its writer
   std::vector<Waiter> waiters;
   std::map<ClientId, std::uint32_t> pins;  // mappings per client; client 0: blocks being sent
 
   // Other bytes take the place of those that were here. REQUIRES: their range is given back.
   void begin(const BytesName& name, const ObjectMeta& described, Keep why, Finality how);
+
+  // The checksum of a block, so that no node makes it twice. REQUIRES: it is of the bytes here.
+  void keep_sum(BlockIndex block, std::uint32_t crc32c);
+  [[nodiscard]] std::uint32_t sum_of(BlockIndex block) const {
+    return block.value < sums.size() ? sums[block.value] : 0;
+  }
 
   void end_wishes() { wanted_by_fold = wanted_by_all = adopting = false; }   // but those of waiters
   [[nodiscard]] bool is_writing() const { return put_request && !inbound; }  // by its client

@@ -141,7 +141,7 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void reply(Node& node, const ReplyToClient& reply);
   void handle_answer(Request& request, const Reply& reply);
   void continue_write(Request& put);
-
+  std::vector<std::uint32_t> sums_of(const Request& put, std::uint64_t from_bytes);
   Node& node_of(NodeId id) { return *nodes_[id.value - 1]; }
   [[nodiscard]] Instant clock_of(const Node& node) const { return now() + node.clock_ahead; }
   Network network_;

@@ -3,6 +3,7 @@
 #include "sim/cluster/cluster.h"
 #include "sim/model/content.h"
 #include "sim/model/describe.h"
+#include "wire/crc32c.h"
 
 namespace hoplite::sim {
 
@@ -264,6 +265,7 @@ void Cluster::handle_answer(Request& request, const Reply& reply) {
   }
   if (const auto* reserved = std::get_if<Reserved>(&reply)) {
     request.extent = reserved->extent;
+    request.block_bytes = reserved->block_bytes;
     if (reserved->extent.size_bytes < request.bytes.size()) {
       checker_.fail("a reservation is too small: " + name_of(request));
     }
@@ -318,20 +320,42 @@ void Cluster::continue_write(Request& put) {
   const Duration taken{
       static_cast<std::int64_t>(range.size_bytes * 1'000'000'000 / config_.write_bytes_per_s)};
   put.written += range.size_bytes;
+  const std::uint64_t before = put.written - range.size_bytes;
   timeline_.after(
       taken,
-      [this, &put, size, upto = put.written] {
+      [this, &put, size, before, upto = put.written, sums = sums_of(put, before)] {
         if (put.abandoned || put.cancelled) return;
         const bool is_last = upto == size;
         if (is_last) {
           put.sealing = RequestId{next_request_++};
           waiting_[put.sealing] = &put;
         }
-        const WroteCommand wrote{put.object, put.incarnation, upto, is_last && put.maps};
+        const std::uint64_t first = sums.empty() ? 0 : before / put.block_bytes;
+        const WroteCommand wrote{put.object,
+                                 put.incarnation,
+                                 upto,
+                                 is_last && put.maps,
+                                 BlockIndex{static_cast<std::uint32_t>(first)},
+                                 sums};
         command(put.node, put.node_life, {put.client, is_last ? put.sealing : RequestId{}, wrote});
         if (!is_last) continue_write(put);
       },
       {Stream::Kind::kAtOnce});
+}
+
+// Returns the checksums of the blocks that the client's last step, from `from_bytes` on, has made
+// whole. Half of all puts come without, as those do that are filled in place.
+std::vector<std::uint32_t> Cluster::sums_of(const Request& put, std::uint64_t from_bytes) {
+  std::vector<std::uint32_t> sums;
+  if (put.object.bytes[8] % 2 == 0 || put.maps || put.block_bytes == 0) return sums;
+  const std::uint64_t size = put.bytes.size() * config_.network.stands_for;
+  const std::uint64_t first = from_bytes / put.block_bytes;
+  for (std::uint64_t at = first * put.block_bytes; at < put.written; at += put.block_bytes) {
+    const std::uint64_t end = std::min<std::uint64_t>(at + put.block_bytes, size);
+    if (end > put.written) break;
+    sums.push_back(crc32c(bytes_at(*nodes_[put.node], {put.extent.offset + at, end - at})));
+  }
+  return sums;
 }
 
 }  // namespace hoplite::sim

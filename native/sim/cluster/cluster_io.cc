@@ -232,7 +232,12 @@ std::pair<ByteVector, std::uint32_t> Cluster::read_block(NodeId from, const Send
   Node& node = node_of(from);
   const auto payload = bytes_at(node, block.extent);
   BlockHeader header = block.header;
-  header.crc32c = crc32c(payload);
+  const std::uint32_t crc = crc32c(payload);
+  const bool may_be_a_lie = config_.lies_per_mille > 0 || !is_honest(header.object);
+  if (header.crc32c != 0 && header.crc32c != crc && !may_be_a_lie) {
+    checker_.fail("a kept checksum is not of the bytes that are sent");
+  }
+  header.crc32c = crc;
   const auto head = encode(header);
   ByteVector frame;
   frame.reserve(head.size() + payload.size());
@@ -386,7 +391,7 @@ void Cluster::land(Node& node, NodeId from, const ByteVector& frame, std::uint32
   std::copy(payload.begin(), payload.end(), into.begin());
   node.hops.set({open.base.offset + offset, block->size_bytes}, hops);
   if (config_.canary == Canary::kFlipByte && ++canary_deeds_ == 3) into[0] ^= std::byte{1};
-  const BlockLanded landed{open.from, open.transfer, index};
+  const BlockLanded landed{open.from, open.transfer, index, block->crc32c};
   if (config_.trace) trace(node, describe(IoEvent{landed}));
   node.engine->handle_io(landed, clock_of(node));
 }

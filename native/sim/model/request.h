@@ -35,6 +35,7 @@ struct Request {
   std::uint32_t hops = 0;  // links that it has crossed, and what it was made of, at most
   bool pinned = false;     // a mapping is held
   Extent extent;           // of a put: where it is written
+  std::uint32_t block_bytes = 0;
   std::uint64_t written = 0;
   bool maps = false;  // a put whose writer goes on looking at the range
 

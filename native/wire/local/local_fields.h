@@ -39,6 +39,8 @@ void fields(A& a, Of<A, WroteCommand> m) {
   id(a, m.incarnation);
   a.number(m.upto_bytes);
   a.flag(m.pin);
+  id(a, m.first_block);
+  numbers(a, m.sums, kSumsPerWriteMax);
 }
 template <typename A>
 void fields(A& a, Of<A, GetCommand> m) {
@@ -111,6 +113,7 @@ void fields(A& a, Of<A, Extent> extent) {
 template <typename A>
 void fields(A& a, Of<A, Reserved> m) {
   fields(a, m.extent);
+  a.number(m.block_bytes);
 }
 template <typename A>
 void fields(A& a, Of<A, Fetched> m) {

@@ -33,7 +33,7 @@ std::vector<ByteVector> all_encoded() {
   add(Attach{kWireVersion, 4242});
   add(Attached{ClientId{1}, NodeId{2}, Incarnation{3}, 64_MiB});
   add_command(PutCommand{object(1), Incarnation{2}, kMeta, {}});
-  add_command(WroteCommand{object(1), Incarnation{2}, 12345, true});
+  add_command(WroteCommand{object(1), Incarnation{2}, 12345, true, BlockIndex{7}, {1, 0, 3}});
   add_command(GetCommand{object(1), true});
   add_command(ReleaseCommand{object(1), Incarnation{3}});
   add_command(DeleteCommand{object(1), Incarnation{3}});
@@ -42,7 +42,7 @@ std::vector<ByteVector> all_encoded() {
   add_command(ReduceSourceCommand{object(1), {3, object(2), Incarnation{4}, true}});
   add_command(CancelCommand{object(1)});
   add_command(EchoCommand{});
-  add_reply(Reserved{{4096, 70000}});
+  add_reply(Reserved{{4096, 70000}, 8192});
   add_reply(Fetched{Incarnation{2}, kMeta, {4096, 70000}, true});
   add_reply(Reduced{{1, 2, 5}});
   add_reply(Done{});

@@ -291,8 +291,10 @@ void Folds::commit_target(const ReduceState& state, LocalObject& object) {
     end_fold(state.target);
   }
   // A small result is one block for every receiver, although it may have come in several.
-  if (object.meta.size_bytes <= engine_.config.inline_bytes_max)
+  if (object.meta.size_bytes <= engine_.config.inline_bytes_max) {
     object.meta = engine_.objects.cut(object.meta);
+    object.sums.clear();
+  }
   note_committed(state);
   engine_.objects.claim(state.target);
   engine_.objects.complete(state.target, object);
