@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC-32C (Castagnoli) of a block's bytes, as every block header carries it. Pure; the processor's
-// own instruction where there is one (decided once), else a table.
+// CRC-32C (Castagnoli) of a block's bytes, as every block header carries it. Pure; by the widest
+// instructions that the processor has, or by a table.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace hoplite {
 // Returns the CRC of `bytes` behind those that gave `crc` (0: none), so that blocks may come in
 // parts.
 [[nodiscard]] std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
-// The same without the instruction; the two are compared by the test.
+// The same without instructions; the test compares the two.
 [[nodiscard]] std::uint32_t crc32c_table(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
 }  // namespace hoplite

@@ -29,7 +29,7 @@ TEST(Crc32c, GivesTheKnownVectors) {  // RFC 3720, B.4, and the customary check 
   }
 }
 
-TEST(Crc32c, InstructionAndTableAgreeOnEveryLengthAndStart) {
+TEST(Crc32c, InstructionsAndTableAgreeOnEveryLengthAndStart) {
   Prng prng(1);
   std::vector<std::byte> bytes(2 * 3 * 512 + 100);  // twice what is taken in lanes, and a rest
   for (auto& byte : bytes) byte = static_cast<std::byte>(prng.next());
