@@ -64,7 +64,8 @@ def main() -> None:
     )
     args = parser.parse_args()
     size_bytes, rounds = (1 << 20, 1) if args.toy else (32 << 20, 9)
-    print(f"{'collective':>10} {'nodes':>6} {'events':>7} {'us/block':>9} {'least':>7} {'blocks':>8}")
+    names = ("collective", "nodes", "events", "us/block", "least", "blocks")
+    print(" ".join(f"{name:>10}" for name in names))
     figures = []
     for nodes in NODES:
         for events in EVENTS_PER_TURN:
@@ -73,8 +74,8 @@ def main() -> None:
                 median = figures[-1].median
                 assert median is not None
                 print(
-                    f"{row['collective']:>10} {row['nodes']:>6} {row['events_per_turn']:>7}"
-                    f" {median * 1e6:9.2f} {min(row['us_per_block']):7.2f} {row['blocks']:>8}"
+                    f"{row['collective']:>10} {row['nodes']:>10} {row['events_per_turn']:>10}"
+                    f" {median * 1e6:10.2f} {min(row['us_per_block']):10.2f} {row['blocks']:>10}"
                 )
     if args.json:
         print_figures("deciding", figures, machine())

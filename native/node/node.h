@@ -88,6 +88,7 @@ class Node {
   Trace trace_;
   ObjectTrace object_trace_;
   TurnCounters turns_;
+  Instant turn_started_;
   Instant turn_ended_;
   Instant published_;
   bool has_actions_left_ = false;

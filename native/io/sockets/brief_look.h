@@ -4,8 +4,8 @@
 // answers at once. Two rules bound the cost:
 //  - A caller looks only when its last wait began at most kAMoment ago, so both ends are still
 //    awake.
-//  - After a look in vain the caller rests, and each rest is twice as long as the last one. A
-//    caller spends at most a hundredth of its time on looks, so other threads get the cores.
+//  - After a look in vain the caller rests, and each rest is twice as long as the last one. Looks
+//    in vain take at most a hundredth of its time, so other threads get the cores.
 // One thread at a time. docs/internals/architecture.md.
 #pragma once
 
