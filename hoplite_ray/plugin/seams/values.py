@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,23 @@ def fetch_unread(ref: Ref, timeout_s: float) -> Unread | None:
     except ray.exceptions.GetTimeoutError:
         return None
     return Unread(ref, data, metadata)
+
+
+def fetch_all_unread(refs: Sequence[Ref], timeout_s: float) -> list[Unread | None]:
+    """Return the objects of `refs`, which are ready; None for each that has not come.
+
+    Ray brings only some if one is a task's error, and none if one does not come in time.
+    """
+    if not refs:
+        return []
+    try:
+        found = _worker().core_worker.get_objects(list(refs), int(timeout_s * 1000))
+    except ray.exceptions.GetTimeoutError:
+        return [None] * len(refs)
+    return [
+        None if metadata is None else Unread(ref, data, metadata)
+        for ref, (data, metadata, _) in zip(refs, found, strict=True)
+    ]
 
 
 def read_value(unread: Unread, names: Mapping[tuple[str, str], Any]) -> Any:

@@ -9,14 +9,16 @@ import asyncio
 
 from hoplite_ray.plugin.handle.messages import Gathered
 from hoplite_ray.plugin.seams.core import Ref
+from hoplite_ray.plugin.steward.looking import Looks
 from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
 
 
 async def run_gather(refs: list[Ref], take_bare: TakeBare) -> Gathered:
     """Return the handles of all sources. Raises: the error of the first source that fails."""
     arrivals: asyncio.Queue[Source] = asyncio.Queue()
+    looks = Looks()
     sources = [Source(index, ref) for index, ref in enumerate(refs)]
-    waits = [asyncio.create_task(resolve(source, arrivals, take_bare)) for source in sources]
+    waits = [asyncio.create_task(resolve(source, arrivals, looks, take_bare)) for source in sources]
     try:
         for _ in sources:
             arrived = await arrivals.get()

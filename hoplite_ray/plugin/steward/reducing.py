@@ -25,6 +25,7 @@ from hoplite_ray.plugin.handle.messages import Combination
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward.folding import SmallFold
 from hoplite_ray.plugin.steward.on_nodes import NodeFold
+from hoplite_ray.plugin.steward.looking import Looks
 from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
 from hoplite_ray.values.layout import Layout, Share, check_reducible
 
@@ -73,8 +74,9 @@ class ReduceRun:
     async def run(self) -> Array:
         """Wait for the commit; return the result, with the ids of the refs that went in."""
         arrivals: asyncio.Queue[Source] = asyncio.Queue()
+        looks = Looks()
         waits = [
-            asyncio.create_task(resolve(source, arrivals, self.take_bare, needs_bytes=True))
+            asyncio.create_task(resolve(source, arrivals, looks, self.take_bare, needs_bytes=True))
             for source in self.sources
         ]
         try:

@@ -12,19 +12,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import ray
-
 from hoplite_ray.plugin.handle import array as arrays
-from hoplite_ray.plugin.handle.array import PADDED_BYTES, SMALL_BYTES_MAX, Array
+from hoplite_ray.plugin.handle.array import SMALL_BYTES_MAX, Array
 from hoplite_ray.plugin.handle.fetching import get_bytes_async_of
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import values as value_seams
 from hoplite_ray.plugin.seams.core import Ref
+from hoplite_ray.plugin.steward.looking import Looks
 
-# A handle is smaller, except when its value has hundreds of arrays. A task on the node of a larger
-# object looks at it.
-_HANDLE_BYTES_MAX = 2 * PADDED_BYTES
-_LOCATE_MS = 5_000
 _FETCH_S = 1.0  # of a thread's time for one source, beyond which other sources have their turn
 _NAMES = {
     (each.__module__, each.__name__): each for each in (arrays._unpickled, arrays._unpickled_put)
@@ -89,6 +84,7 @@ TakeBare: TypeAlias = Callable[[Source, str | None, bool], Awaitable[Array | Ref
 async def resolve(
     source: Source,
     arrivals: asyncio.Queue[Source],
+    looks: Looks,
     take_bare: TakeBare,
     *,
     needs_bytes: bool = False,
@@ -100,11 +96,10 @@ async def resolve(
     try:
         assert source.ref is not None
         await seams.wait_ready(source.ref)
-        size_bytes, node = await asyncio.to_thread(_locate, source)
-        is_large = size_bytes > _HANDLE_BYTES_MAX
-        handle = None if is_large else await _read_handle(lambda: source.ref)
+        look = await looks.at(source)
+        handle = None if look.is_large else await _read_handle(lambda: source.ref, look.unread)
         if handle is None:
-            taken = await take_bare(source, node, is_large)
+            taken = await take_bare(source, look.node, look.is_large)
             if isinstance(taken, Array):
                 handle = taken
             else:
@@ -125,12 +120,16 @@ async def _with_bytes(handle: Array) -> Array:
     return handle._with_data(await get_bytes_async_of(handle._object_id))  # a share of a reduce
 
 
-async def _read_handle(ref: Callable[[], Ref | None]) -> Array | None:
+async def _read_handle(
+    ref: Callable[[], Ref | None], unread: value_seams.Unread | None = None
+) -> Array | None:
     """Return the handle that is the value of a ready ref; None for any other value.
+
+    Args:
+        unread: the value, if it is here already.
 
     Raises: SourceError for an error of the source's task; an error of Ray's own.
     """
-    unread = None
     while unread is None:
         unread = await asyncio.to_thread(_fetch, ref)
     failure = value_seams.failure_in(unread)
@@ -144,16 +143,3 @@ def _fetch(ref: Callable[[], Ref | None]) -> value_seams.Unread | None:
     present = ref()
     assert present is not None, "the call has ended"
     return value_seams.fetch_unread(present, _FETCH_S)
-
-
-def _locate(source: Source) -> tuple[int, str | None]:
-    """Return the size of a ready object and a Ray node that has it; only its owner is asked."""
-    if source.ref is None:
-        return 0, None
-    try:
-        located = ray.experimental.get_object_locations([source.ref], timeout_ms=_LOCATE_MS)
-    except ray.exceptions.GetTimeoutError:
-        return 0, None  # its owner is dying: the fetch raises the error
-    facts = located.get(source.ref, {})
-    nodes = facts.get("node_ids") or [None]
-    return facts.get("object_size") or 0, nodes[0]
