@@ -57,9 +57,12 @@ Result<Node::Parts> Node::open_parts(const NodeOptions& options, const NodeConfi
   if (!arena) return arena.error();
   Parts parts{.poller = std::make_unique<Poller>(std::move(*poller)),
               .arena = std::make_unique<Arena>(std::move(*arena)),
+              .pages = nullptr,
               .spiller = nullptr,
               .links = nullptr,
               .port = nullptr};
+  parts.pages =
+      std::make_unique<Pages>(*parts.arena, static_cast<std::uint64_t>(config.prefault_bytes));
   if (config.engine.when_full == WhenFull::kSpill) {
     auto spiller = Spiller::start(options.spill_directory, *parts.arena, *parts.poller);
     if (!spiller) return spiller.error();
@@ -122,6 +125,7 @@ void Node::stop() {
     thread_.join();
     completion_.close();
     parts_.spiller.reset();
+    parts_.pages.reset();
     parts_.port.reset();
     parts_.links.reset();
   });
@@ -230,7 +234,10 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
   std::visit(Visitor{
                  [&](const SendMessage& a) { links.send(a); },
                  [&](const SendBlock& a) { links.send(a); },
-                 [&](const OpenReceive& a) { links.open_receive(a); },
+                 [&](const OpenReceive& a) {
+                   if (a.slots == 0) parts_.pages->want(a.base);
+                   links.open_receive(a);
+                 },
                  [&](const CloseReceive& a) { links.close_receive(a); },
                  [&](const Fold& a) {
                    const auto into = arena.at(a.into);
@@ -251,6 +258,9 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                    }
                  },
                  [&](const ReplyToClient& a) {
+                   if (const auto* range = std::get_if<Reserved>(&a.reply)) {
+                     parts_.pages->want(range->extent);
+                   }
                    parts_.port->reply(a);
                    waiting_ = Waiting::kAwake;  // an answered client may ask again at once
                  },

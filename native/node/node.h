@@ -25,6 +25,7 @@
 #include "node/node_event.h"
 #include "node/node_options.h"
 #include "node/object_trace.h"
+#include "node/pages.h"
 #include "node/spiller.h"
 #include "node/trace.h"
 #include "plan/engine/engine.h"
@@ -61,6 +62,7 @@ class Node {
   struct Parts {
     std::unique_ptr<Poller> poller;
     std::unique_ptr<Arena> arena;
+    std::unique_ptr<Pages> pages;
     std::unique_ptr<Spiller> spiller;  // if this node spills
     std::unique_ptr<Links> links;
     std::unique_ptr<LocalPort> port;

@@ -65,6 +65,8 @@ constexpr Option kOptions[] = {
     {"lost_grace_ms", 0, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.lost_grace = ms(v); }},
     {"moments_max", 0, kMomentsMost, [](NodeConfig& c, std::int64_t v) { c.moments_max = v; }},
+    {"prefault_bytes", 0, kBytesMax,
+     [](NodeConfig& c, std::int64_t v) { c.prefault_bytes = v; }},
     {"progress_window_ms", 1, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.progress_window = ms(v); }},
     {"push_retry_ms", 1, kMsMax,

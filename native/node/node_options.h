@@ -37,6 +37,7 @@ struct NodeConfig {
   std::int64_t moments_max = 16'384;  // that ObjectTrace keeps: 2 MB
   std::int64_t trace = 0;             // 1: it prints them as well
   std::int64_t data_tls = 0;          // 1: connections between nodes are encrypted
+  std::int64_t prefault_bytes = 0;    // of the arena, that get pages when no thread needs a core
 };
 
 // Returns the configuration, or kInvalidArgument that names the option and what is allowed.

@@ -41,8 +41,8 @@ Result<Arena> Arena::open(std::uint64_t size_bytes) {
   const std::string itself = "/proc/self/fd/" + std::to_string(writable.value());
   UniqueFd readonly(::open(itself.c_str(), O_RDONLY | O_CLOEXEC));
   if (!readonly.is_open()) return system_error("opening the arena again read-only");
-  auto mapping = Mapping::open(writable.value(), 0, size_bytes, PROT_READ | PROT_WRITE,
-                               MAP_SHARED | MAP_NORESERVE);
+  auto mapping = Mapping::open_aligned(writable.value(), size_bytes, kLargePage,
+                                       PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE);
   if (!mapping) return mapping.error();
   return Arena(std::move(writable), std::move(readonly), std::move(*mapping));
 }

@@ -12,15 +12,19 @@
 #include <span>
 
 #include "base/result.h"
+#include "base/units.h"
 #include "io/memory/mapping.h"
 #include "io/sockets/unique_fd.h"
 #include "plan/messages.h"
 
 namespace hoplite {
 
+inline constexpr std::uint64_t kLargePage = 2_MiB;  // of the processor
+
 class Arena {
  public:
-  // Takes no memory yet: the kernel allocates a page at the first write to it.
+  // Takes no memory yet: the kernel allocates a page at the first write to it. It begins with a
+  // large page's address.
   [[nodiscard]] static Result<Arena> open(std::uint64_t size_bytes);
 
   [[nodiscard]] std::uint64_t size_bytes() const { return mapping_.bytes().size(); }

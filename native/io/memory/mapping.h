@@ -24,6 +24,24 @@ class Mapping {
     if (at == MAP_FAILED) return system_error("mmap");
     return Mapping(static_cast<std::byte*>(at), size_bytes);
   }
+  // The same at an address that is a multiple of `alignment`, a power of two and of the page.
+  [[nodiscard]] static Result<Mapping> open_aligned(int fd, std::uint64_t size_bytes,
+                                                    std::uint64_t alignment, int protection,
+                                                    int flags) {
+    // A reservation that is longer by `alignment` has such an address; the rest goes back.
+    auto reserved = open(-1, 0, size_bytes + alignment, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
+    if (!reserved) return reserved.error();
+    std::byte* const begin = reserved->data_;
+    const auto address = reinterpret_cast<std::uintptr_t>(begin);
+    const std::uint64_t before = (alignment - address % alignment) % alignment;
+    Mapping aligned(begin + before, size_bytes);
+    reserved->data_ = nullptr;
+    if (before > 0) ::munmap(begin, before);
+    if (alignment > before) ::munmap(begin + before + size_bytes, alignment - before);
+    if (auto placed = aligned.replace(fd, 0, protection, flags); !placed) return placed.error();
+    return aligned;
+  }
   Mapping(Mapping&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         size_bytes_(std::exchange(other.size_bytes_, 0)) {}
