@@ -189,6 +189,13 @@ TABLES = (
         10,
     ),
     Table(
+        "fast_link",
+        "One fast link",
+        "Two nodes are joined over loopback, and an object goes from one to the other.",
+        ("fast_link",),
+        60,
+    ),
+    Table(
         "deciding",
         "What deciding costs",
         "Engines are wired to each other by queues, so that a core decides and moves no bytes.",
