@@ -96,7 +96,7 @@ def run(cluster: RayCluster) -> None:
         for worker in (first, third):  # an actor would keep its node, too
             rounds.leave(worker)
             ray.kill(worker)
-        assert eventually(lambda: idle not in living(), within_s=60)
+        assert eventually(lambda: idle not in living(), within_s=120)
         rounds.more()
 
         assert kept_by in living()  # as idle as the other one, but for the array that it keeps
@@ -106,7 +106,7 @@ def run(cluster: RayCluster) -> None:
     assert hop.get(kept, timeout_s=30).sum() == 3 * LARGE
     ray.kill(second)
     del kept
-    assert eventually(lambda: len(living()) == 1, within_s=60)
+    assert eventually(lambda: len(living()) == 1, within_s=120)
 
 
 def stop(cluster: RayCluster) -> None:

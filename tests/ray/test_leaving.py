@@ -79,7 +79,7 @@ def stewards_begun(ray_node_id: str) -> int:
 
 
 def leaves_soon(ray_node_id: str) -> None:
-    """Have the steward that is there now leave a second after it is needed, not 10."""
+    """Have the steward that is there now leave a second after it is needed, not 60."""
 
     def leave_soon(_steward: object) -> None:
         departure._UNNEEDED_S = 1.0

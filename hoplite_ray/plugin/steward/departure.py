@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _logger = logging.getLogger("hoplite_ray.steward")
 
-_UNNEEDED_S = 10.0  # without duties, beyond which it leaves: a start takes 2 s, idle is 60 s
+_UNNEEDED_S = 60.0  # without duties, beyond which it leaves; a start takes 2 s of a core
 _DRAIN_ASK_S = 0.5
 
 
