@@ -51,7 +51,7 @@ class _Worker:
 
     def gather(self, store: str, refs: Sequence[Any], at_s: float) -> float:
         sleep_until(at_s)
-        self._received = hop.get(hop.gather(refs)) if store == HOPLITE else ray.get(refs)
+        self._received = hop.get(refs) if store == HOPLITE else ray.get(refs)
         return time.monotonic()
 
     def reduce(self, store: str, refs: Sequence[Any], at_s: float) -> float:
