@@ -1,7 +1,8 @@
 """Looks at sources that are ready: one look, in a thread, for all that have come meanwhile.
 
-A look asks the owners of the sources for their sizes and places, and fetches those that may be
-handles. Each look of its own costs two changes of threads, which is most of a small reduce's time.
+A look finds the sizes and places of the sources, and fetches those that may be handles. Ray tells
+this process sizes and places with the ends of most tasks; for the others a look asks the owners.
+Each look of its own costs two changes of threads.
 """
 
 from __future__ import annotations
@@ -88,7 +89,10 @@ def _look_at(sources: Sequence[HasRef]) -> Sequence[Look | Exception]:
 
 
 def _looks_at(present: Sequence[Ref], refs: Sequence[Ref | None]) -> list[Look]:
-    located = ray.experimental.get_object_locations(list(present), timeout_ms=_LOCATE_MS)
+    located = ray.experimental.get_local_object_locations(list(present))
+    unknown = [ref for ref in present if not located.get(ref, {}).get("object_size")]
+    if unknown:
+        located |= ray.experimental.get_object_locations(unknown, timeout_ms=_LOCATE_MS)
     looks = {}
     for ref in present:
         facts = located.get(ref, {})

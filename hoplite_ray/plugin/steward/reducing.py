@@ -24,8 +24,8 @@ from hoplite_ray.plugin.handle.array import SMALL_BYTES_MAX, Array
 from hoplite_ray.plugin.handle.messages import Combination
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward.folding import SmallFold
-from hoplite_ray.plugin.steward.on_nodes import NodeFold
 from hoplite_ray.plugin.steward.looking import Looks
+from hoplite_ray.plugin.steward.on_nodes import NodeFold
 from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
 from hoplite_ray.values.layout import Layout, Share, check_reducible
 

@@ -141,9 +141,9 @@ class Steward:
         assert task is not None and current is not None
         answer = seams.return_id(task)
         self._pending[answer] = _Pending(current, caller, asyncio.get_running_loop())
+        checked = asyncio.create_task(self._abandon_if_dead(caller, answer))
         try:
-            if not await asyncio.to_thread(self._is_dead, caller):
-                return await run(answer)
+            return await run(answer)
         except Exception:
             self._needs_gc = True
             raise
@@ -153,10 +153,19 @@ class Steward:
                 raise  # ray.cancel
             # Abandoned: no process reads the answer, and Ray would log an error as unhandled.
         finally:
+            checked.cancel()
             self._pending.pop(answer, None)
             self._bare.wake(caller)
             refs.clear()  # an error's traceback may still refer to this call
         return None
+
+    async def _abandon_if_dead(self, caller: str, answer: bytes) -> None:
+        """End a call that has come after its caller's death: `_reap` has looked already."""
+        try:
+            if await asyncio.to_thread(self._is_dead, caller):
+                await self.abandon(answer)
+        except Exception as error:
+            _logger.warning("unknown whether the caller %s lives: %s", caller, error)
 
     async def abandon(self, answer: bytes) -> None:
         """Cancel a pending call, because no reference to its answer is left."""
