@@ -28,8 +28,8 @@ class PagesTest : public ::testing::Test {
     const auto bytes = arena_.at(range);
     std::vector<unsigned char> residency(range.size_bytes / kPage);
     EXPECT_EQ(::mincore(bytes.data(), bytes.size(), residency.data()), 0);
-    return static_cast<std::uint64_t>(std::ranges::count_if(
-        residency, [](unsigned char page) { return (page & 1) != 0; }));
+    return static_cast<std::uint64_t>(
+        std::ranges::count_if(residency, [](unsigned char page) { return (page & 1) != 0; }));
   }
   bool comes(Extent range) {
     const auto until = std::chrono::steady_clock::now() + kSoon;

@@ -29,8 +29,8 @@ class Mapping {
                                                     std::uint64_t alignment, int protection,
                                                     int flags) {
     // A reservation that is longer by `alignment` has such an address; the rest goes back.
-    auto reserved = open(-1, 0, size_bytes + alignment, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
+    auto reserved =
+        open(-1, 0, size_bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
     if (!reserved) return reserved.error();
     std::byte* const begin = reserved->data_;
     const auto address = reinterpret_cast<std::uintptr_t>(begin);

@@ -336,9 +336,8 @@ void Transfers::handle_pull_stop(NodeId from, TransferId transfer) {
 
 // Hands out blocks until every rail's queue is full or nothing is ready.
 void Transfers::pump() {
-  const auto blocks =
-      sender_.take_blocks(engine_.objects.all(), rails_, engine_.inventory,
-                          engine_.outgoing.fold_bytes_left(), engine_.now);
+  const auto blocks = sender_.take_blocks(engine_.objects.all(), rails_, engine_.inventory,
+                                          engine_.outgoing.fold_bytes_left(), engine_.now);
   for (const Sender::Next& next : blocks) {
     SendBlock block = next.block;
     block.header.view_epoch = engine_.peers.view().epoch();

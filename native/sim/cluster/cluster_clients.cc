@@ -321,26 +321,26 @@ void Cluster::continue_write(Request& put) {
       static_cast<std::int64_t>(range.size_bytes * 1'000'000'000 / config_.write_bytes_per_s)};
   put.written += range.size_bytes;
   const std::uint64_t before = put.written - range.size_bytes;
-  timeline_.after(
-      taken,
-      [this, &put, size, before, upto = put.written, sums = sums_of(put, before)] {
-        if (put.abandoned || put.cancelled) return;
-        const bool is_last = upto == size;
-        if (is_last) {
-          put.sealing = RequestId{next_request_++};
-          waiting_[put.sealing] = &put;
-        }
-        const std::uint64_t first = sums.empty() ? 0 : before / put.block_bytes;
-        const WroteCommand wrote{put.object,
-                                 put.incarnation,
-                                 upto,
-                                 is_last && put.maps,
-                                 BlockIndex{static_cast<std::uint32_t>(first)},
-                                 sums};
-        command(put.node, put.node_life, {put.client, is_last ? put.sealing : RequestId{}, wrote});
-        if (!is_last) continue_write(put);
-      },
-      {Stream::Kind::kAtOnce});
+  timeline_.after(taken,
+                  [this, &put, size, before, upto = put.written, sums = sums_of(put, before)] {
+                    if (put.abandoned || put.cancelled) return;
+                    const bool is_last = upto == size;
+                    if (is_last) {
+                      put.sealing = RequestId{next_request_++};
+                      waiting_[put.sealing] = &put;
+                    }
+                    const std::uint64_t first = sums.empty() ? 0 : before / put.block_bytes;
+                    const WroteCommand wrote{put.object,
+                                             put.incarnation,
+                                             upto,
+                                             is_last && put.maps,
+                                             BlockIndex{static_cast<std::uint32_t>(first)},
+                                             sums};
+                    command(put.node, put.node_life,
+                            {put.client, is_last ? put.sealing : RequestId{}, wrote});
+                    if (!is_last) continue_write(put);
+                  },
+                  {Stream::Kind::kAtOnce});
 }
 
 // Returns the checksums of the blocks that the client's last step, from `from_bytes` on, has made
