@@ -334,6 +334,9 @@ void Directory::handle_resync_done(NodeId from, Instant now) {
 }
 
 void Directory::handle_view(const Membership& view, Instant now) {
+  // Without a view this shard knew no member, and took every deletion for ended. The nodes that
+  // asked ask again.
+  if (epoch_.value == 0) deletions_ = Deletions(config_);
   epoch_ = view.epoch();
   for (auto it = entries_.begin(); it != entries_.end();) {
     if (view.home_of(it->first) == config_.node) {

@@ -518,6 +518,17 @@ TEST_F(DirectoryShard, RefusesThePutOfAnObjectThatWasDeletedFirst) {
   EXPECT_EQ(only<Grant>(kB).incarnation, Incarnation{2});
 }
 
+TEST_F(DirectoryShard, BeginsADeletionAnewThatItEndedBeforeItKnewItsMembers) {
+  directory_ = Directory(config_);
+  remove(kHome, 1);
+  change_view({kHome, kA});
+  take();
+  remove(kHome, 1);
+  EXPECT_TRUE(only<Drop>(kA).deleted) << "A may have some of it";
+  done(kA);
+  EXPECT_EQ(only<Deleted>(kHome).upto, Incarnation{1});
+}
+
 TEST_F(DirectoryShard, KeepsALaterAttemptThanTheDeletedOne) {
   claim(kA, {.state = StripeState::kComplete, .incarnation = 2});
   remove(kA, 1);
