@@ -275,9 +275,8 @@ void Directory::begin_deletion(NodeId from, const Delete& request, Entry& entry,
     if (node != config_.node) awaited.emplace(node, unheard_.contains(node));
   }
   for (const auto& [node, holder] : entry.holders) awaited.insert_or_assign(node, holder.stale);
-  const bool has_ended = entry.reduce && entry.reduce->phase != ReducePhase::kRunning;
-  if (has_ended && live_.contains(entry.reduce->caller)) {
-    awaited.emplace(entry.reduce->caller, false);  // its node remembers the outcome
+  if (entry.reduce && live_.contains(entry.reduce->caller)) {
+    awaited.emplace(entry.reduce->caller, false);  // it goes on, or remembers the outcome
   }
   if (entry.adopter != kNoNode) awaited.emplace(entry.adopter, false);
   awaited.erase(from);

@@ -494,7 +494,7 @@ TEST_F(DirectoryShard, KeepsAResultWhereAClaimOfALaterTargetEpochHasNothingOfIt)
 }
 
 TEST_F(DirectoryShard, AsksTheCallersNodeOfAResultToForgetIt) {
-  for (const ReducePhase phase : {ReducePhase::kCommitted, ReducePhase::kFailed}) {
+  for (const auto phase : {ReducePhase::kRunning, ReducePhase::kCommitted, ReducePhase::kFailed}) {
     reset(1);
     ends(phase);
     claim(kA, {.state = StripeState::kComplete, .target_epoch = 1});

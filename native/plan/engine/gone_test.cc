@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A node that is asked for bytes that it no longer has must tell the waiting nodes so.
+#include <algorithm>
+
 #include "plan/engine/one_engine_test.h"
 
 namespace hoplite {
@@ -84,6 +86,27 @@ TEST_F(Gone, EndsAReduceThatWaitsForASourceThatItsHomeSaysIsDeleted) {
   const auto wants = said<ReduceWant>();
   ASSERT_EQ(wants.size(), 1U);
   EXPECT_TRUE(wants[0].confirmed.at(0).failed);
+}
+
+// caller's node: Delete -> home, which remembers few deletions │ home: Deleted │ caller's node: a
+// want with a lost source -> home, which takes it for a new reduce and keeps how it fails.
+TEST_F(Gone, EndsACallWhoseTargetIsDeleted) {
+  std::uint8_t number = 8;
+  for (const bool is_here : {true, false}) {
+    const ObjectId target = Nodes(3).object_at(1, number++);
+    const ObjectId source = Nodes(3).object_at(1, number++);
+    const RequestId reduce = ask(ReduceCommand{target, ReduceOp::kSum, 1, 1});
+    ask(ReduceSourceCommand{target, ReduceSource{0, source, {}, false}, false});
+    deeds<ReplyToClient>();
+    if (is_here) ask(DeleteCommand{target, {}});
+    if (!is_here) hear(NodeId{2}, Drop{target, Incarnation{1}, true});
+    const auto replies = deeds<ReplyToClient>();
+    const auto answer = std::ranges::find(replies, reduce, &ReplyToClient::request);
+    ASSERT_NE(answer, replies.end());
+    EXPECT_EQ(std::get<Error>(answer->reply).code, Code::kCancelled);
+    ask(DeleteCommand{source, {}});
+    EXPECT_TRUE(said<ReduceWant>().empty());
+  }
 }
 
 // A Delete that is lost with its link must be repeated for the newest attempt. Otherwise only the

@@ -367,7 +367,7 @@ void Objects::end_put(const ObjectId& id, LocalObject& object, const char* what_
 void Objects::drop_object(const ObjectId& id, Incarnation upto, Cause cause) {
   if (cause == Cause::kDeleted) {
     engine_.keeping.note_deleted(id, upto);
-    engine_.calls.forget_failure(id);
+    engine_.calls.handle_target_deleted(id);
     engine_.folds.erase_outcome(id);
   }
   LocalObject* const found = find(id);

@@ -277,6 +277,18 @@ void Calls::refuse_second(const ObjectId& target, const Call& call) {
   if (is_planned_here) engine_.objects.drop_object(target, Incarnation{1}, Cause::kLost);
 }
 
+// The target's home may forget the deletion, and would take a further want for a new reduce. The
+// call therefore ends here, and not with the home's answer.
+void Calls::handle_target_deleted(const ObjectId& target) {
+  failed_.erase(target);
+  const auto call = calls_.find(target);
+  if (call == calls_.end()) return;
+  engine_.outgoing.reply(call->second.waiter,
+                         Error{Code::kCancelled, "reduce of " + short_name(target) +
+                                                     " was cancelled: its target was deleted"});
+  end_call(target);
+}
+
 // Passes the state on to the directory here. If this node planned the reduce for its own client, a
 // failure goes to the target's home, which answers all receivers and this node. The home hears of a
 // success from the holders of the result.

@@ -42,7 +42,7 @@ class Calls {
   void tell_state(const ReduceState& state);
   bool cancel_call(const ObjectId& target, const Waiter& waiter);
   [[nodiscard]] std::vector<std::pair<ObjectId, Waiter>> calls_of(ClientId client) const;
-  void forget_failure(const ObjectId& target) { failed_.erase(target); }
+  void handle_target_deleted(const ObjectId& target);  // ends its call, or forgets how it failed
   // True if this node plans the reduce, for a client here; and the planner of any reduce.
   [[nodiscard]] bool is_planned_here(const ObjectId& target) const;
   [[nodiscard]] NodeId planner_of(const ObjectId& target) const;
