@@ -53,10 +53,10 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void report_death(std::size_t to, NodeId of, Incarnation life);              // true or not
   void separate(std::size_t elder, std::size_t younger, Duration until_told);  // younger dies
   void set_rate(std::size_t node, std::uint64_t rate_bytes_per_s);
-  // The lying member stops its lies and dies.
-  void end_lies();
+  void end_lies();  // the lying member stops its lies and dies
   [[nodiscard]] std::uint64_t lie_count() const { return lies_told_; }
   [[nodiscard]] bool is_honest(const ObjectId& object) const;
+  [[nodiscard]] bool waits_for_liar(const ObjectId& target) const;  // which folds a part of it
   void fail_disks(std::uint32_t per_mille) { config_.disk_faults_per_mille = per_mille; }
   void end_jitter() { network_.end_jitter(); }
   // ---- time ----
@@ -130,7 +130,7 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void grant_in_circle(NodeId receiver, const MessageIn& heard);
   void renew_lease(NodeId receiver, const MessageIn& heard);
   bool lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame);
-  void overhear(NodeId from, NodeId to, TransferId transfer);
+  void overhear(NodeId from, NodeId to, const Message& message);
   void tell_lie(Node& node);
   void tell_lies();
 

@@ -184,7 +184,7 @@ void Cluster::send_message(Node& node, const SendMessage& action) {
 
 void Cluster::send_frame(Node& node, NodeId to, const Message& message,
                          std::span<const std::byte> payload, std::uint32_t hops) {
-  overhear(node.id, to, message.transfer);
+  overhear(node.id, to, message);
   ByteVector frame;
   const auto life = network_.life_to_send(node.id, to);
   LinkLayouts* layouts = life ? layouts_of(node, to, *life) : nullptr;

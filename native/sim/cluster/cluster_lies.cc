@@ -129,9 +129,17 @@ bool Cluster::is_honest(const ObjectId& object) const {
                       }));
 }
 
-void Cluster::overhear(NodeId from, NodeId to, TransferId transfer) {
-  if (transfer.value == 0 || (!is_liar(from) && !is_liar(to))) return;
-  overheard_transfers_.push_back(transfer);
+// True as long as the liar lives and owns a part of the reduce. It may stop its own pull of a
+// source, and its honest engine then waits for ever.
+bool Cluster::waits_for_liar(const ObjectId& target) const {
+  return config_.liar && is_alive(*config_.liar) && folded_by_liar_.contains(number_of(target));
+}
+
+void Cluster::overhear(NodeId from, NodeId to, const Message& message) {
+  const auto* own = std::get_if<ReduceOwn>(&message.body);
+  if (own != nullptr && is_liar(to)) folded_by_liar_.insert(number_of(own->target));
+  if (message.transfer.value == 0 || (!is_liar(from) && !is_liar(to))) return;
+  overheard_transfers_.push_back(message.transfer);
   if (overheard_transfers_.size() > kTransfersMax) overheard_transfers_.pop_front();
 }
 

@@ -45,6 +45,7 @@ struct ClusterTables {
   Prng lying_;
   std::deque<TransferId> overheard_transfers_;
   std::set<ObjectId> asked_of_liar_;
+  std::set<std::uint64_t> folded_by_liar_;      // numbers of the reduces of which it owns a part
   std::map<ObjectId, const Request*> reduces_;  // by target
   bool lies_ = false;
   std::uint64_t lies_told_ = 0;

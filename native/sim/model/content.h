@@ -24,6 +24,14 @@ inline ObjectId object_named(std::uint64_t number) {
   return id;
 }
 
+// Returns the number of an object, or of the target of a branch: a branch's id begins as its
+// target's does.
+inline std::uint64_t number_of(const ObjectId& id) {
+  std::uint64_t number = 0;
+  std::memcpy(&number, id.bytes.data(), sizeof number);
+  return number;
+}
+
 // A text that grows with the parts: of two and more it is long enough for tables of layouts.
 std::string layout_of(const std::vector<Part>& parts);
 

@@ -405,6 +405,8 @@ class Run {
     }
     cluster_.end_lies();
     cluster_.run_for(kUnderWayMax);
+    last_fault_ = cluster_.now();
+    settle();  // with the reduces of which the liar folded a part
   }
 
   // Where arenas are full, each waiting reservation may take its grace of two seconds. Frames that
@@ -444,10 +446,22 @@ class Run {
     return made.is_pending() || (made.has_value() && last_fault_ < *made.answered);
   }
 
+  // True if the request is a reduce that waits for a part that the liar folds, or for a source
+  // that such a reduce makes.
+  bool waits_for_liar(const Request& request) {
+    if (request.verb != Verb::kReduce || !request.is_pending()) return false;
+    const auto reduce = sources_.find(&request);
+    return cluster_.waits_for_liar(request.object) ||
+           (reduce != sources_.end() &&
+            std::ranges::any_of(reduce->second,
+                                [this](const Source& s) { return waits_for_liar(*s.made); }));
+  }
+
   // True when the request must be answered by itself. A get of what no node has may wait, and so
-  // may a reduce of what the liar speaks of.
+  // may a reduce of what the liar speaks of or folds.
   bool is_owed(const Request& request) {
     if (!request.is_pending() || !cluster_.is_honest(request.object)) return false;
+    if (waits_for_liar(request)) return false;
     if (const auto reduce = sources_.find(&request); reduce != sources_.end()) {
       const auto is_honest = [&](const Source& s) { return cluster_.is_honest(s.object); };
       if (!std::all_of(reduce->second.begin(), reduce->second.end(), is_honest)) return false;
