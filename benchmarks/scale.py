@@ -2,11 +2,11 @@
 
     python benchmarks/scale.py [--nodes 64,256,1024] [--sizes 1024,1048576,33554432] [--json]
 
-Links of 10 Gbit/s and 30 us, and 5 us of a core for each frame at both its ends. Per case: time
-over the bound (benchmarks/bounds.py), links that a byte has crossed, messages of control in all, at
-the object's home and at the busiest node, their bytes, turns of the busiest engine, entries of the
-largest shard. No figure depends on the machine, and each run prints the same. 1,024 nodes take some
-3 GB.
+Links of 10 Gbit/s and 30 us, and 5 us of a core for each frame at both its ends, in turns like the
+reactor's. Per case: time over the bound (benchmarks/bounds.py), links that a byte has crossed,
+messages of control in all, at the object's home and at the busiest node, their bytes, turns of the
+busiest engine, entries of the largest shard. No figure depends on the machine, and each run prints
+the same. 1,024 nodes take some 3 GB.
 """
 
 from __future__ import annotations

@@ -37,8 +37,10 @@ struct TurnConfig {
   bool are_real = false;  // True if turns are like the reactor's; the fields below need it
   TurnLimits limits;
   Duration per_action{0};
+  Duration per_frame{0};          // likewise, of an action that sends a message or a block
   std::uint64_t bytes_per_s = 0;  // folded or copied; 0: takes no time
   Duration stretch_max{0};        // for how long a peer may be heard before others, or alone
+  bool is_fair = false;  // True if a turn hears what waits in the order of arrival, and all of it
 
   [[nodiscard]] Duration time_of(std::uint64_t bytes) const {
     if (bytes_per_s == 0) return {0};

@@ -23,6 +23,10 @@ std::uint64_t bytes_of(const Action& action) {
   return message != nullptr && message->payload ? message->payload->size_bytes : 0;
 }
 
+bool sends_frame(const Action& action) {
+  return std::holds_alternative<SendMessage>(action) || std::holds_alternative<SendBlock>(action);
+}
+
 // Mutes the checker while the lying node has a turn.
 class Muted {
  public:
@@ -44,7 +48,9 @@ void Cluster::run_in_turn(std::size_t index, Incarnation life,
   Node& node = *nodes_[index];
   if (!node.alive || node.life != life) return;
   if (config_.turns.are_real) {
-    node.inbox.add({what, origin});
+    Origin place = origin;
+    if (config_.turns.is_fair) place.lane = Origin::Lane::kLocal;
+    node.inbox.add({what, place});
     if (!node.is_busy) wake(node, *node.inbox.next_at(now()));
     return;
   }
@@ -170,7 +176,8 @@ void Cluster::perform_some(Node& node) {
     node.has_acted = true;
     --node.actions_left;
     node.bytes_left -= std::min(node.bytes_left, bytes);
-    const Duration taken = turns.per_action + turns.time_of(bytes);
+    const Duration of_frame = sends_frame(*action) ? turns.per_frame : Duration{0};
+    const Duration taken = turns.per_action + of_frame + turns.time_of(bytes);
     if (taken.ns > 0) return continue_later(node, taken, &Cluster::perform_some);
   }
   continue_later(node, kTurnMin, &Cluster::finish_turn);

@@ -284,7 +284,7 @@ void Network::enter_ingress(Frame frame, Duration taken) {
   Port& port = ports_[frame.to];
   const Instant now = timeline_.now();
   const Instant begin = std::max(Instant{now.ns - taken.ns}, port.ingress_free);
-  const Instant finish = std::max(now, begin + time_on_port(frame, port));
+  const Instant finish = std::max(now, begin + time_on_port(frame, port) + config_.hearing_time);
   port.ingress_free = finish;
   const auto kind =
       frame.kind == ConnectionKind::kBulk ? Stream::Kind::kBulk : Stream::Kind::kControl;

@@ -33,7 +33,7 @@ struct NetworkConfig {
   // Each byte of an object that is stored and moved stands for so many, all of which take their
   // time of a port. Objects are then large, and they and their blocks multiples of it.
   std::uint64_t stands_for = 1;
-  Duration frame_time{0};  // of a port beside the bytes of a frame: what a node's core takes for it
+  Duration frame_time{0}, hearing_time{0};  // a core's, of a frame: at both ports; at its receiver
 };
 
 // The events that the network reports. `node` is the node that sees the event.

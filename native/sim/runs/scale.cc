@@ -19,6 +19,7 @@ constexpr Duration kAftermath = 300_ms;          // claims and reports that foll
 constexpr Duration kTombstoneLifeHere = 200_ms;  // so that each case finds empty tables
 // An allgather asks nodes x nodes times; more than this takes gigabytes.
 constexpr std::size_t kAllgatherNodesMax = 256;
+constexpr Duration kFrameTime = 5_us;  // of a core at each end of a frame
 constexpr std::uint64_t kStoredArenaBytes = 2_MiB;
 
 class Scale {
@@ -130,7 +131,10 @@ class Scale {
     config.engine.arena_bytes = kStoredArenaBytes * stands_for;
     config.engine.tombstone_life = kTombstoneLifeHere;
     config.network.stands_for = stands_for;
-    config.network.frame_time = 5_us;
+    config.network.hearing_time = kFrameTime;
+    config.turns.are_real = true;
+    config.turns.is_fair = true;
+    config.turns.per_frame = kFrameTime;
     config.check_every = 0;
     return config;
   }

@@ -21,7 +21,8 @@ struct ScaleOptions {
 };
 
 // One case. Links carry 10 Gbit/s each way and take 30 us; a frame takes 5 us of a core at both
-// ends (network.h, frame_time).
+// ends: of a turn where it is sent (TurnConfig::per_frame), and beside the turns where it is heard
+// (NetworkConfig::hearing_time).
 struct ScaleRow {
   std::string name;
   std::size_t nodes = 0;
