@@ -4,13 +4,14 @@
 //               [--turns real|plain] [--liar one|none]
 //   hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] [--schedule S]
 //   hoplite_sim --scale [--nodes N,N] [--sizes BYTES,BYTES] [--objects N]
-//   hoplite_sim --arrivals [--nodes N,N] [--sizes BYTES,BYTES] [--turns-each N]
+//   hoplite_sim --arrivals [--collective NAME] [--nodes N,N] [--sizes BYTES,BYTES]
+//               [--turns-each N]
 // Prints each failing seed with what was violated, and exits with 1; `--seed N --trace` shows a run
 // event by event. A world's orders are tried until all have been or so many states were entered;
 // of one that fails the schedule is printed, which --schedule plays with a trace. A canary corrupts
 // one border of an engine on purpose: it must fail. --scale prints a line of JSON for each case of
 // a large cluster (sim/runs/scale.h; benchmarks/scale.py has it as a table). --arrivals does so for
-// allreduces whose sources arrive late (sim/runs/arrivals.h).
+// collectives that a node joins late (sim/runs/arrivals.h).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -29,6 +30,7 @@ namespace {
 
 using hoplite::sim::Canary;
 using hoplite::sim::Choice;
+using hoplite::sim::Collective;
 using hoplite::sim::RunOptions;
 using hoplite::sim::World;
 
@@ -58,6 +60,13 @@ std::optional<Canary> canary_named(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<Collective> collective_named(std::string_view name) {
+  if (name == "broadcast") return Collective::kBroadcast;
+  if (name == "reduce") return Collective::kReduce;
+  if (name == "allreduce") return Collective::kAllreduce;
+  return std::nullopt;
+}
+
 int usage() {
   std::fprintf(
       stderr,
@@ -66,7 +75,8 @@ int usage() {
       "       hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] "
       "[--schedule S]\n"
       "       hoplite_sim --scale [--nodes N,N] [--sizes BYTES,BYTES] [--objects N]\n"
-      "       hoplite_sim --arrivals [--nodes N,N] [--sizes BYTES,BYTES] [--turns-each N]\n"
+      "       hoplite_sim --arrivals [--collective broadcast|reduce|allreduce] [--nodes N,N]\n"
+      "                   [--sizes BYTES,BYTES] [--turns-each N]\n"
       "  canaries: fold-twice flip-byte lose-write forget-reply grant-in-circle send-twice\n"
       "    scribble forget-release forget-early-claim obey-old-view renew-lease take-old-block\n"
       "  worlds:");
@@ -207,6 +217,10 @@ int main(int argc, char** argv) {
       const auto sizes_bytes = numbers_in(argv[++i]);
       if (scale) scale->sizes_bytes = sizes_bytes;
       if (arrivals) arrivals->sizes_bytes = sizes_bytes;
+    } else if (name == "--collective" && arrivals && has_value) {
+      const auto collective = collective_named(argv[++i]);
+      if (!collective) return usage();
+      arrivals->collectives = {*collective};
     } else if (name == "--turns-each" && arrivals && has_value) {
       arrivals->turns = std::max<std::size_t>(std::strtoull(argv[++i], nullptr, 10), 1);
     } else if (name == "--objects" && scale && has_value) {

@@ -2,6 +2,7 @@
 #include "sim/runs/arrivals.h"
 
 #include <algorithm>
+#include <array>
 
 #include "sim/cluster/cluster.h"
 #include "sim/model/content.h"
@@ -25,53 +26,55 @@ ClusterConfig config_of(std::size_t nodes, std::uint64_t size_bytes) {
   config.nodes = nodes;
   config.engine.arena_bytes = 8 * size_bytes + 4_MiB;
   config.network.rate_bytes_per_s = config.engine.link_bytes_per_s = kRateBytesPerS;
+  config.engine.inline_bytes_max = kCarriedBytesMax;  // a node's own choice on such a link
   config.network.latency = kLatency;
   config.network.stands_for = std::max<std::uint64_t>(1, size_bytes / kStoredMostBytes);
   config.check_every = 1000;
   return config;
 }
 
-// When each source arrives after the first one, in S/B.
+// When each source arrives, or each receiver asks, after the first one, in S/B.
 std::vector<double> arrivals_of(const ArrivalsRow& row) {
-  std::vector<double> arrivals(row.nodes);
-  for (std::size_t i = 0; i < row.nodes && row.staggered; ++i) {
-    arrivals[i] = static_cast<double>(i) / static_cast<double>(row.nodes - 1);
+  const std::size_t count = row.nodes - (row.collective == Collective::kBroadcast ? 1 : 0);
+  std::vector<double> arrivals(count);
+  for (std::size_t i = 0; i < count && row.staggered && count > 1; ++i) {
+    arrivals[i] = static_cast<double>(i) / static_cast<double>(count - 1);
   }
-  if (!row.staggered) arrivals.back() = row.late;
+  if (!row.staggered && count > 0) arrivals.back() = row.late;
   return arrivals;
 }
 
-// Returns the time from the last arrival to the last get, in S/B.
-double run(ArrivalsRow& row, const ObjectId& target) {
-  Cluster cluster(config_of(row.nodes, row.size_bytes));
-  cluster.run_for(100_ms);  // all links are up
-  for (std::size_t i = 0; i < row.nodes; ++i) {
-    const PutOptions options{.size_bytes = row.size_bytes, .dtype = DType::kFloat32};
-    if (!cluster.run_until_answered(cluster.put(i, source(i), options), kAnswerMax)) {
-      row.failures.push_back("no answer to put " + std::to_string(i));
-    }
+void put_now(Cluster& cluster, ArrivalsRow& row, std::size_t node, const ObjectId& object) {
+  const PutOptions options{.size_bytes = row.size_bytes, .dtype = DType::kFloat32};
+  if (!cluster.run_until_answered(cluster.put(node, object, options), kAnswerMax)) {
+    row.failures.push_back("no answer to put " + std::to_string(node));
   }
-  const auto count = static_cast<std::uint32_t>(row.nodes);
-  Request& reduce =
-      cluster.reduce(0, target, {.source_count = count, .count = count, .everywhere = true});
-  std::vector<Request*> gets;
-  for (std::size_t node = 0; node < row.nodes; ++node) gets.push_back(&cluster.get(node, target));
+}
+
+// Calls `act` for each of the case's arrivals at its time.
+void play_arrivals(Cluster& cluster, const ArrivalsRow& row,
+                   const std::function<void(std::uint32_t)>& act) {
   const std::vector<double> arrivals = arrivals_of(row);
   const Instant began = cluster.now();
-  for (std::uint32_t i = 0; i < count; ++i) {
+  for (std::uint32_t i = 0; i < arrivals.size(); ++i) {
     const auto at =
         began + Duration{static_cast<std::int64_t>(arrivals[i] * copy_s(row.size_bytes) * 1e9)};
     if (at > cluster.now()) cluster.run_for(at - cluster.now());
-    cluster.announce(reduce, i, source(i));
+    act(i);
   }
-  const Instant arrived = cluster.now();
+}
+
+// Returns the longest time of a get from its question, or from `arrived` if that is later, in S/B.
+double longest_of(Cluster& cluster, ArrivalsRow& row, const std::vector<Request*>& gets,
+                  Instant arrived) {
   double took = 0;
   for (Request* get : gets) {
     if (!cluster.run_until_answered(*get, kAnswerMax) || get->error) {
       row.failures.push_back(name_of(*get) + ": no value");
       continue;
     }
-    took = std::max(took, static_cast<double>((*get->answered - arrived).ns) * 1e-9);
+    const Instant from = std::max(arrived, get->asked);
+    took = std::max(took, static_cast<double>((*get->answered - from).ns) * 1e-9);
   }
   cluster.finish();
   const auto& violations = cluster.checker().failures();
@@ -79,13 +82,49 @@ double run(ArrivalsRow& row, const ObjectId& target) {
   return took / copy_s(row.size_bytes);
 }
 
+double run_broadcast(Cluster& cluster, ArrivalsRow& row, const ObjectId& object) {
+  put_now(cluster, row, 0, object);
+  std::vector<Request*> gets;
+  play_arrivals(cluster, row,
+                [&](std::uint32_t i) { gets.push_back(&cluster.get(i + 1, object)); });
+  return longest_of(cluster, row, gets, Instant{});
+}
+
+double run_reduce(Cluster& cluster, ArrivalsRow& row, const ObjectId& target) {
+  for (std::size_t i = 0; i < row.nodes; ++i) put_now(cluster, row, i, source(i));
+  const bool everywhere = row.collective == Collective::kAllreduce;
+  const auto count = static_cast<std::uint32_t>(row.nodes);
+  Request& reduce =
+      cluster.reduce(0, target, {.source_count = count, .count = count, .everywhere = everywhere});
+  std::vector<Request*> gets;
+  for (std::size_t node = 0; node < (everywhere ? row.nodes : 1); ++node) {
+    gets.push_back(&cluster.get(node, target));
+  }
+  play_arrivals(cluster, row, [&](std::uint32_t i) { cluster.announce(reduce, i, source(i)); });
+  return longest_of(cluster, row, gets, cluster.now());
+}
+
+// Returns the case's time with a target, whose name decides its home, in S/B.
+double run(ArrivalsRow& row, const ObjectId& target) {
+  Cluster cluster(config_of(row.nodes, row.size_bytes));
+  cluster.run_for(100_ms);  // all links are up
+  if (row.collective == Collective::kBroadcast) return run_broadcast(cluster, row, target);
+  return run_reduce(cluster, row, target);
+}
+
+// In S/B.
+double find_bound(const ArrivalsRow& row) {
+  if (row.collective != Collective::kAllreduce) return 1;
+  const auto n = static_cast<double>(row.nodes);
+  return row.staggered ? 2 * (n - 1) / n : better_choice(row.nodes, row.late);
+}
+
 ArrivalsRow measure(ArrivalsRow row, std::size_t turns) {
   std::vector<double> took;
   for (std::size_t i = 0; i < turns; ++i) took.push_back(run(row, object_named(1 + i)));
   std::sort(took.begin(), took.end());
   row.took = took[turns / 2];
-  const auto n = static_cast<double>(row.nodes);
-  row.bound = row.staggered ? 2 * (n - 1) / n : better_choice(row.nodes, row.late);
+  row.bound = find_bound(row);
   return row;
 }
 
@@ -101,24 +140,34 @@ double better_choice(std::size_t nodes, double late) {
 
 void measure_arrivals(const ArrivalsOptions& options,
                       const std::function<void(const ArrivalsRow&)>& tell) {
-  for (const std::size_t nodes : options.nodes) {
-    for (const std::uint64_t size_bytes : options.sizes_bytes) {
-      ArrivalsRow row;
-      row.nodes = nodes;
-      row.size_bytes = size_bytes;
-      for (const double late : options.lates) {
-        row.late = late;
-        tell(measure(row, options.turns));
-      }
-      row.late = 0;
-      row.staggered = true;
+  ArrivalsRow row;
+  const auto measure_lates = [&] {
+    for (const double late : options.lates) {
+      row.late = late;
       tell(measure(row, options.turns));
+    }
+    row.late = 0;
+    row.staggered = options.staggered;
+    if (row.staggered) tell(measure(row, options.turns));
+    row.staggered = false;
+  };
+  for (const Collective collective : options.collectives) {
+    row.collective = collective;
+    for (const std::size_t nodes : options.nodes) {
+      row.nodes = nodes;
+      for (const std::uint64_t size_bytes : options.sizes_bytes) {
+        row.size_bytes = size_bytes;
+        measure_lates();
+      }
     }
   }
 }
 
 std::string json_of(const ArrivalsRow& row) {
-  std::string text = row.staggered ? "{\"case\": \"staggered\"" : "{\"case\": \"late\"";
+  constexpr std::array kNames = {"broadcast", "reduce", "allreduce"};
+  std::string text = std::string("{\"collective\": \"") +
+                     kNames.at(static_cast<std::size_t>(row.collective)) + "\", \"case\": ";
+  text += row.staggered ? "\"staggered\"" : "\"late\"";
   const auto add = [&](const char* name, auto value) {
     text += std::string(", \"") + name + "\": " + std::to_string(value);
   };

@@ -17,12 +17,15 @@ TEST(ArrivalsTable, EveryCaseIsMeasuredBesideItsBound) {
   std::vector<ArrivalsRow> rows;
   measure_arrivals({.nodes = {4}, .sizes_bytes = {1_MiB}, .lates = {0, 1}, .turns = 1},
                    [&](const ArrivalsRow& row) { rows.push_back(row); });
-  ASSERT_EQ(rows.size(), 3U);
-  EXPECT_EQ(rows[1].late, 1);
-  EXPECT_TRUE(rows[2].staggered);
-  for (const ArrivalsRow& row : rows) {
+  ASSERT_EQ(rows.size(), 9U);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const ArrivalsRow& row = rows[i];
+    EXPECT_EQ(row.collective, static_cast<Collective>(i / 3));
+    EXPECT_EQ(row.late, i % 3 == 1 ? 1 : 0);
+    EXPECT_EQ(row.staggered, i % 3 == 2);
+    EXPECT_EQ(row.bound > 1, row.collective == Collective::kAllreduce && i % 3 != 1);
     for (const auto& failure : row.failures) ADD_FAILURE() << failure;
-    EXPECT_GE(row.took, 1) << "the last source has to leave its link";
+    EXPECT_GE(row.took, 1) << "the last copy has to leave its link";
     EXPECT_LE(row.took, 2.5);
   }
 }

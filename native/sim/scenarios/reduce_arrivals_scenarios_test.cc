@@ -26,7 +26,8 @@ double part_for(const ArrivalsRow& row) {
 class Arrivals : public testing::TestWithParam<std::uint64_t> {
  protected:
   static void expect_within_bounds(const std::vector<std::size_t>& nodes, std::size_t turns) {
-    const ArrivalsOptions options{.nodes = nodes,
+    const ArrivalsOptions options{.collectives = {Collective::kAllreduce},
+                                  .nodes = nodes,
                                   .sizes_bytes = {GetParam()},
                                   .lates = {0.05, 0.1, 0.25, 0.5, 1},
                                   .turns = turns};
