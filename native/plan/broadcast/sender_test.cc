@@ -78,7 +78,7 @@ class SenderTest : public ::testing::Test {
 
   LocalObjects objects_;
   Inventory inventory_{1_MiB, 1_s};
-  Rails rails_{64_KiB};
+  Rails rails_{64_KiB, kLinkBytesPerS};
   Sender sender_{NodeId{1}, kCombinedBytesMax};
   Instant now_{1};
 

@@ -45,7 +45,7 @@ bool is_link_busy(std::uint64_t bytes, Duration elapsed, std::uint64_t& rate_mos
 // never meet at a peer.
 Transfers::Transfers(Owners& engine, std::uint64_t seed)
     : engine_(engine),
-      rails_(engine.config.rail_queue_bytes),
+      rails_(engine.config.rail_queue_bytes, engine.config.link_bytes_per_s),
       sender_(engine.config.node, engine.config.combined_bytes_max),
       last_transfer_((std::uint64_t{engine.config.incarnation.value} << 40) | (mix64(seed) & 0xffff)
                                                                                   << 24) {}

@@ -11,9 +11,9 @@ namespace {
 // Until a rail has sent something it counts as this fast (10 Gbit/s), so that each is tried once.
 constexpr std::uint64_t kRateGuess = 1250ULL * 1000 * 1000;
 
-// Bytes of small blocks that a single rail may queue: what 10 Gbit/s carry in 0.2 ms, a busy turn
-// of the reactor. Further blocks wait.
-constexpr std::uint64_t kQueueBytesMin = 256_KiB;
+// A single rail may queue what the link carries in a busy turn of the reactor: 256 KiB at 10 Gbit/s
+// (decision 19c). Further blocks wait.
+constexpr std::uint64_t kBusyTurnUs = 210;
 
 // Every block has a fixed cost, so a small one is booked as a block of kBlockBytesMin.
 std::uint64_t booked(std::uint64_t size_bytes) { return std::max(size_bytes, kBlockBytesMin); }
@@ -72,12 +72,13 @@ std::optional<RailId> Rails::choose(const std::vector<Rail>& rails,
   const auto fastest = std::max_element(
       rails.begin(), rails.end(), [&](const Rail& a, const Rail& b) { return rate(a) < rate(b); });
   const auto patience = finish_ns(fastest->queued_bytes, size_bytes, rate(*fastest));
-  // Long queues show which of several rails is the faster. A single one is kept busy by two blocks.
-  // More would be wasted if the receiver gets another sender, and would let the stripe that was
-  // asked for first go ahead of the others.
+  // Long queues show which of several rails is the faster. A single one is kept busy by two blocks,
+  // or by a turn's bytes of small ones. More would be wasted if the receiver gets another sender,
+  // and would let the stripe that was asked for first go ahead of the others.
+  const std::uint64_t of_a_turn = link_bytes_per_s_ / 1'000'000 * kBusyTurnUs;
   const auto most = rails.size() > 1
                         ? queue_bytes_max_
-                        : std::min(queue_bytes_max_, std::max(2 * size_bytes, kQueueBytesMin));
+                        : std::min(queue_bytes_max_, std::max(2 * size_bytes, of_a_turn));
   const Rail* best = nullptr;
   std::uint64_t best_ns = 0;
   for (const Rail& rail : rails) {

@@ -14,7 +14,9 @@ namespace hoplite {
 
 class Rails {
  public:
-  explicit Rails(std::uint64_t queue_bytes_max) : queue_bytes_max_(queue_bytes_max) {}
+  // `link_bytes_per_s`: what a node's link carries.
+  Rails(std::uint64_t queue_bytes_max, std::uint64_t link_bytes_per_s)
+      : queue_bytes_max_(queue_bytes_max), link_bytes_per_s_(link_bytes_per_s) {}
 
   void handle_link_up(NodeId peer, std::size_t rail_count);
   void handle_link_down(NodeId peer);
@@ -36,7 +38,7 @@ class Rails {
   [[nodiscard]] std::optional<RailId> choose(const std::vector<Rail>& rails,
                                              std::uint64_t size_bytes) const;
 
-  std::uint64_t queue_bytes_max_;
+  std::uint64_t queue_bytes_max_, link_bytes_per_s_;
   std::map<NodeId, std::vector<Rail>> links_;
 };
 

@@ -50,7 +50,7 @@ class RailsTest : public ::testing::Test {
     return copy.take(kPeer, kBlock, now_).has_value();
   }
 
-  Rails rails_{8 * kBlock};
+  Rails rails_{8 * kBlock, kLinkBytesPerS};
   Instant now_{1'000'000};
   std::vector<std::uint64_t> speeds_;
   std::vector<Instant> free_at_;
@@ -80,6 +80,20 @@ TEST_F(RailsTest, OneRailTakesNoMoreThanKeepsItBusy) {
   connect({100});
   for (taken = 0; rails_.take(kPeer, 4 * kBlock, now_);) ++taken;
   EXPECT_EQ(taken, 2) << "of larger ones two";
+}
+
+// Blocks that wait in its queue can't make way for others, and a slow rail takes long to send them.
+TEST_F(RailsTest, ASlowRailTakesNoMoreBytesThanAFastOneInTheSameTime) {
+  const auto takes = [](std::uint64_t bytes_per_s) {
+    Rails rails(8 * kBlock, bytes_per_s);
+    rails.handle_link_up(kPeer, 1);
+    int taken = 0;
+    while (rails.take(kPeer, kBlockBytesMin, {})) ++taken;
+    return taken;
+  };
+  EXPECT_EQ(takes(kLinkBytesPerS), 32) << "256 KiB";
+  EXPECT_EQ(takes(kLinkBytesPerS / 5), 6);
+  EXPECT_EQ(takes(kLinkBytesPerS / 100), 2) << "they keep it busy";
 }
 
 // Otherwise the actions for blocks of one byte would all stand in front of the next reply.
