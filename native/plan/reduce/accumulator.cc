@@ -6,9 +6,16 @@
 namespace hoplite {
 namespace {
 
-// Sources that come one by one over the time of a copy: to cut the stripes anew ahead of the last
-// one saves time if at most so many have come (decision 5e).
-constexpr std::size_t kStaggeredMembersMax = 4;
+// Divisor of the owned blocks that are folded when the home may cut the stripes anew.
+constexpr std::uint64_t kBegunPart = 16;
+
+// Sources come one by one over the time of a copy, and the last one is still to come. All nodes own
+// a stripe: 2 m / (m + 1) copies' time is left when it comes, where m others have. If the stripes
+// are cut anew for the m nodes before, it is 2 (m - 1) / m, as of a reduce of m nodes. The
+// difference has to be more than the part of a copy that a new cut voids (decision 5e).
+constexpr bool pays_to_cut_anew(std::uint64_t members) {
+  return 2 * kBegunPart > members * (members + 1);
+}
 
 }  // namespace
 
@@ -152,10 +159,10 @@ bool Accumulator::has_begun() const {
     const auto it = folded_.find(stripe_block(own_.stripe_count, stripe, n));
     return it == folded_.end() ? 0 : it->second.taken.count();
   };
-  if (count_at(blocks / 16) < members_.size()) return false;
-  const bool is_staggered =
-      members_.size() > kStaggeredMembersMax && 2 * count_at(blocks / 4) >= members_.size();
-  return !is_staggered || count_at(blocks - 1) >= members_.size();
+  if (count_at(blocks / kBegunPart) < members_.size()) return false;
+  const bool is_staggered = 2 * count_at(blocks / 4) >= members_.size();
+  return !is_staggered || pays_to_cut_anew(members_.size()) ||
+         count_at(blocks - 1) >= members_.size();
 }
 
 bool Accumulator::is_whole(BlockIndex block) const {

@@ -66,23 +66,42 @@ TEST(Accumulator, HasBegunWhenTheBlockAtASixteenthHoldsAllThatAreKnown) {
 }
 
 // Ten blocks, of which half are owned: its first is at a sixteenth, its second at a quarter.
-TEST(Accumulator, OfManyThatCameOneByOneHasBegunOnlyWhenAllThatAreKnownAreFolded) {
-  ReduceOwn many = own(1, {0, 1, 2, 3, 4}, false);
-  many.meta.size_bytes = 10 * many.meta.block_bytes;
-  many.meta.parts = {{DType::kFloat32, many.meta.size_bytes}};
-  const auto fold = [](Accumulator& folds, std::uint32_t member, std::uint32_t blocks) {
-    for (std::uint32_t n = 0; n < blocks; ++n) take(folds, member, BlockIndex{1 + 2 * n});
-  };
-  Accumulator together(many);
-  fold(together, 0, 5);  // is on this node
-  for (const std::uint32_t member : {1U, 2U, 3U, 4U}) fold(together, member, 1);
+class AccumulatorOfTen : public testing::Test {
+ protected:
+  static Accumulator of(const std::vector<std::uint32_t>& members) {
+    ReduceOwn many = own(1, members, false);
+    many.meta.size_bytes = 10 * many.meta.block_bytes;
+    many.meta.parts = {{DType::kFloat32, many.meta.size_bytes}};
+    return Accumulator(many);
+  }
+  static void fold(Accumulator& folds, const std::vector<std::uint32_t>& members,
+                   std::uint32_t blocks) {
+    for (const std::uint32_t member : members) {
+      for (std::uint32_t n = 0; n < blocks; ++n) take(folds, member, BlockIndex{1 + 2 * n});
+    }
+  }
+};
+
+TEST_F(AccumulatorOfTen, OfManyThatCameOneByOneHasBegunOnlyWhenAllThatAreKnownAreFolded) {
+  Accumulator together = of({0, 1, 2, 3, 4, 5});
+  fold(together, {0}, 5);  // is on this node
+  fold(together, {1, 2, 3, 4, 5}, 1);
   EXPECT_TRUE(together.has_begun());
-  Accumulator staggered(many);
-  for (const std::uint32_t member : {0U, 1U, 2U}) fold(staggered, member, 5);
-  for (const std::uint32_t member : {3U, 4U}) fold(staggered, member, 2);
+  Accumulator staggered = of({0, 1, 2, 3, 4, 5});
+  fold(staggered, {0, 1, 2}, 5);
+  fold(staggered, {3, 4, 5}, 2);
   EXPECT_FALSE(staggered.has_begun()) << "a new cut would void what is folded";
-  for (const std::uint32_t member : {3U, 4U}) fold(staggered, member, 5);
+  fold(staggered, {3, 4, 5}, 5);
   EXPECT_TRUE(staggered.has_begun()) << "and nothing is left to do but to wait";
+}
+
+// Cut for five owners instead of six, it saves 1/15 of a copy's time, and voids 1/16.
+TEST_F(AccumulatorOfTen, OfFiveThatCameOneByOneHasBegunAsOfFiveThatCameTogether) {
+  Accumulator staggered = of({0, 1, 2, 3, 4});
+  fold(staggered, {0, 1, 2}, 5);
+  EXPECT_FALSE(staggered.has_begun());
+  fold(staggered, {3, 4}, 1);
+  EXPECT_TRUE(staggered.has_begun());
 }
 
 TEST(Accumulator, KnowsWhereAMemberIsToBeContinued) {
