@@ -169,6 +169,7 @@ def test_arrays_and_reduces_are_made_on_a_draining_node_whose_steward_has_left(
         ray_node_id, directory = ray.get(worker.where.remote())
         place = NodePlace(ray_node_id, Path(directory))
         assert eventually(lambda: StewardIncarnation.current(place) == 1, within_s=60)
+        leaves_soon(ray_node_id)
         ray.get(worker.forget.remote())
         assert eventually(lambda: StewardIncarnation.current(place) == 0, within_s=60)
         drain(cluster.cluster.address, ray_node_id, "PREEMPTION", deadline_s=120)
