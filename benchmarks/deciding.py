@@ -13,33 +13,25 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 from figures import Figure, print_figures
-from meters import machine
+from meters import find_built, machine
 
-ROOT = Path(__file__).resolve().parent.parent
 GOAL_US = 4.0
 BLOCK_BYTES = 32 * 1024
 NODES = (2, 8, 16)
 EVENTS_PER_TURN = (1, 16)
 
 
-def program() -> Path:
-    """Find the newest build of native/node/deciding_bench.cc."""
-    built = sorted(ROOT.glob("build/*/deciding_bench"), key=lambda path: path.stat().st_mtime)
-    if not built:
-        sys.exit("deciding_bench is not built; run `make fast` first")
-    return built[-1]
-
-
 def measure(nodes: int, size_bytes: int, events_per_turn: int, rounds: int) -> list[dict[str, Any]]:
     """Run the collectives of one case; returns a row for each."""
     numbers = (nodes, size_bytes, BLOCK_BYTES, events_per_turn, rounds)
     answer = subprocess.run(
-        [program(), *map(str, numbers)], check=True, stdout=subprocess.PIPE, text=True
+        [find_built("deciding_bench"), *map(str, numbers)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     return [json.loads(line) for line in answer.stdout.splitlines()]
 

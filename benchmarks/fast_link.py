@@ -25,12 +25,11 @@ from pathlib import Path
 
 import numpy as np
 from figures import OURS, Figure, print_figures, value_text
-from meters import machine
+from meters import find_built, machine
 
 from hoplite_ray.launch import NodeProcess
 from hoplite_ray.store import Store, new_id
 
-ROOT = Path(__file__).resolve().parent.parent
 PLAIN, FROM_MEMORY = "a plain TCP stream", "a plain TCP stream from memory to memory"
 MIB, GB = 1 << 20, 1e9
 THREAD = "hoplite-node"
@@ -44,12 +43,9 @@ class PlainStream:
     """A running native/io/sockets/stream_bench.cc."""
 
     def __init__(self, size_bytes: int, buffer_bytes: int) -> None:
-        built = sorted(ROOT.glob("build/*/stream_bench"), key=lambda path: path.stat().st_mtime)
-        if not built:
-            sys.exit("stream_bench is not built; run `make fast` first")
         self._size_bytes = size_bytes
         self._process = subprocess.Popen(
-            [built[-1], str(size_bytes), str(buffer_bytes)],
+            [find_built("stream_bench"), str(size_bytes), str(buffer_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

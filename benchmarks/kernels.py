@@ -12,26 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from figures import OURS, Figure, print_figures
-from meters import machine
+from meters import find_built, machine
 
-ROOT = Path(__file__).resolve().parent.parent
 UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 FLOAT32_SUM_GB_PER_S = 15.0
-
-
-def program() -> Path:
-    """Find the newest build of native/node/kernels_bench.cc."""
-    built = sorted(ROOT.glob("build/*/kernels_bench"), key=lambda path: path.stat().st_mtime)
-    if not built:
-        sys.exit("kernels_bench is not built; run `make fast` first")
-    return built[-1]
 
 
 def numpy_gb_per_s(op: str, dtype: str, block_bytes: int, seconds: float) -> float | None:
@@ -53,7 +42,10 @@ def numpy_gb_per_s(op: str, dtype: str, block_bytes: int, seconds: float) -> flo
 def measure(block_bytes: int, seconds: float) -> list[dict[str, Any]]:
     """Take every kernel and numpy's counterpart, on blocks of one size."""
     answer = subprocess.run(
-        [program(), str(block_bytes), str(seconds)], check=True, capture_output=True, text=True
+        [find_built("kernels_bench"), str(block_bytes), str(seconds)],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     rows: list[dict[str, Any]] = [json.loads(line) for line in answer.stdout.splitlines()]
     for row in rows:

@@ -151,6 +151,15 @@ def _retransmitted(snmp: IO[str]) -> int:
     return int(values[names.index("RetransSegs")])
 
 
+def find_built(program: str) -> Path:
+    """Find the newest build of a native program. Ends this one if there is none."""
+    builds = (Path(__file__).resolve().parent.parent / "build").glob(f"*/{program}")
+    built = sorted(builds, key=lambda path: path.stat().st_mtime)
+    if not built:
+        sys.exit(f"{program} is not built; run `make fast` first")
+    return built[-1]
+
+
 def machine() -> dict[str, object]:
     """Return the machine, the commit, the command, the date and the load of a run."""
     commit = subprocess.run(
