@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "io/memory/mapping.h"
 #include "plan/messages.h"
 
 namespace hoplite {
@@ -58,12 +59,14 @@ class RangeWriter {
     Cursor from;
   };
   [[nodiscard]] std::optional<Part> take();
-  [[nodiscard]] Written finish(const Part& part);
-  [[nodiscard]] std::vector<std::uint32_t> sums_of(const Part& part) const;
+  [[nodiscard]] Written finish(const Part& part, std::vector<std::uint32_t> sums);
   void fail(const Error& why);
-  [[nodiscard]] Result<void> copy(const Part& part);
-  [[nodiscard]] Result<void> write(Part part);
-  [[nodiscard]] bool copy_mapped(const Part& part);
+  [[nodiscard]] Result<std::vector<std::uint32_t>> copy(const Part& part);
+  // Adds a step of a part to the checksums of the part's blocks. `done`: bytes of the part before.
+  void add_sums(Part step, std::uint64_t done, std::vector<std::uint32_t>& sums) const;
+  [[nodiscard]] Result<void> write(Part step);
+  [[nodiscard]] std::optional<Mapping> map_pages(const Part& part) const;
+  void copy_mapped(Part step, std::span<std::byte> into) const;
   void skip(Cursor& cursor, std::uint64_t bytes) const;
 
   int fd_;
