@@ -64,19 +64,25 @@ def test_what_is_wrong_with_a_source_is_raised() -> None:
     asyncio.run(run())
 
 
-def test_a_question_ends_with_a_call_of_the_caller_or_after_a_time(
+def test_a_question_ends_with_a_call_that_had_bare_sources_or_after_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def run() -> None:
         sources = BareSources()
+        (wanted,), met = await ask_first(sources)
+        sources.deliver(wanted.key, [wanted.refs[0]])
+        await met
         asked = asyncio.ensure_future(sources.next_for("us"))
         await asyncio.sleep(0)
-        sources.wake("others")
-        sources.wake("us")
+        sources.end_call("us", b"a call without bare sources")
+        sources.end_call("others", b"answer of theirs")
+        await asyncio.sleep(0)
+        assert not asked.done()
+        sources.end_call("us", b"answer")
         assert await asked == []
         monkeypatch.setattr(bare_sources, "_POLL_S", 0.0)
         assert await sources.next_for("us") == []
-        assert not sources._callers
+        assert not sources._callers and not sources._answers
 
     asyncio.run(run())
 
@@ -97,13 +103,14 @@ def test_a_source_whose_call_has_ended_is_forgotten() -> None:
 class Asked:
     """A steward that has nothing to be read; it says when it is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, question_s: float = 0.01) -> None:
         self.is_asked, self.is_over = threading.Event(), threading.Event()
         self.bare_sources = SimpleNamespace(remote=self._ask)
+        self._question_s = question_s
 
     def _ask(self, caller: str) -> list[Any]:
         self.is_asked.set()
-        self.is_over.wait(0.01)  # as long as a question takes
+        self.is_over.wait(self._question_s)
         return []
 
 
@@ -129,6 +136,29 @@ def test_each_steward_is_asked_while_a_call_of_it_is_pending(
     finally:
         for end in ends:
             end()
+    while not any(each.is_idle for each in bare_reader._readers):
+        pass
     bare_reader.attend(here, Asked(), "us", result)
     assert len(bare_reader._readers) == 2, "an idle one is used again"
     ends[-1]()
+
+
+def test_a_reader_whose_question_outlasts_its_call_asks_no_other_steward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: list[Callable[[], None]] = []
+    monkeypatch.setattr(bare_reader, "_readers", [])
+    monkeypatch.setattr(
+        bare_reader.seams, "add_settled_callback", lambda result, end: ends.append(end)
+    )
+    monkeypatch.setattr(bare_reader.seams, "wait_for_answer", lambda ask, connection: ask())
+    here: Any = SimpleNamespace(connection=b"here")
+    result: Any = SimpleNamespace(binary=lambda: b"answer")
+    old, new = Asked(question_s=60), Asked()
+    bare_reader.attend(here, old, "us", result)
+    assert old.is_asked.wait(10)
+    ends[0]()  # the call ends, and its question doesn't
+    bare_reader.attend(here, new, "us", result)
+    assert new.is_asked.wait(10), "it does not wait for the end of the other question"
+    ends[1]()
+    old.is_over.set()

@@ -7,6 +7,9 @@ job. It asks the steward for them while it waits:
     steward  answers bare_sources() with the bare sources that it has met
     caller   puts a small value itself; has a task put a large one where it is
     caller   take_bare(key, the handle or the task's ref), then bare_sources() again
+
+A question outlasts the call, so that the next one finds it open. It ends with a call that had bare
+sources, because the caller then drops what it has made of them.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ class BareSources:
     def __init__(self) -> None:
         self._callers: dict[str, _Caller] = {}
         self._results: dict[bytes, asyncio.Future[BareResult]] = {}
+        self._answers: set[bytes] = set()  # of pending calls that had bare sources
 
     async def request_read(
         self, caller: str, answer: bytes, source: Source, node: str | None, is_large: bool
@@ -48,6 +52,7 @@ class BareSources:
         key = os.urandom(_KEY_BYTES)
         coming = self._results[key] = asyncio.get_running_loop().create_future()
         asking = self._callers.setdefault(caller, _Caller())
+        self._answers.add(answer)
         asking.bare.append(Bare(key, answer, source.index, [source.ref], node, is_large))
         asking.changed.set()
         try:
@@ -60,7 +65,7 @@ class BareSources:
         return taken if isinstance(taken, Array) else taken[0]
 
     async def next_for(self, caller: str) -> list[Bare]:
-        """Return the sources that `caller` shall read; none if its call ends, or after a time."""
+        """Return the sources that `caller` shall read; none after a time, or by `end_call`."""
         asking = self._callers.setdefault(caller, _Caller())
         if not asking.bare:
             asking.changed.clear()
@@ -77,7 +82,9 @@ class BareSources:
         if coming is not None and not coming.done():
             coming.set_result(taken)
 
-    def wake(self, caller: str) -> None:
-        """End the question of `caller`, because a call of it has ended."""
-        if caller in self._callers:
+    def end_call(self, caller: str, answer: bytes) -> None:
+        """End the question of `caller` if its call with that answer had bare sources."""
+        had_any = answer in self._answers
+        self._answers.discard(answer)
+        if had_any and caller in self._callers:
             self._callers[caller].changed.set()

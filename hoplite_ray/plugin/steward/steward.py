@@ -155,7 +155,7 @@ class Steward:
         finally:
             checked.cancel()
             self._pending.pop(answer, None)
-            self._bare.wake(caller)
+            self._bare.end_call(caller, answer)
             refs.clear()  # an error's traceback may still refer to this call
         return None
 

@@ -22,6 +22,7 @@ from hoplite_ray.values.codec import Encoded, encode
 class BareReader:
     """A thread of this process, which asks one steward for bare sources while a call is pending.
 
+    Its last question stays open for a few seconds, and the next call needs none of its own.
     A process has one for each steward of its pending calls, which differ when Ray drains the node.
     """
 
@@ -29,6 +30,7 @@ class BareReader:
         self.here = here
         self.steward: Any = None
         self._asked: queue.SimpleQueue[tuple[Any, str]] = queue.SimpleQueue()
+        self._is_asking = False
         self._pending: set[bytes] = set()  # answers that have not come and are still referred to
         self._kept: list[tuple[bytes, BareResult]] = []  # handles, kept until the answer has them
         self._thread = threading.Thread(target=self._run, name="hoplite-bare", daemon=True)
@@ -47,21 +49,25 @@ class BareReader:
 
     @property
     def is_idle(self) -> bool:
-        """True if no call is pending."""
-        return not self._pending
+        """True if no call is pending, and no steward is asked."""
+        return not (self._pending or self._is_asking)
 
     def _run(self) -> None:
         while True:
             steward, caller = self._asked.get()
             while not self._asked.empty():
                 steward, caller = self._asked.get()
+            self._is_asking = True
             try:
                 self._serve(steward, caller)
             except (HopliteError, ray.exceptions.RayError):
                 self._kept.clear()  # Ray was shut down here, or the steward has left
+            self._is_asking = False
 
     def _serve(self, steward: Any, caller: str) -> None:
-        while self._pending and self._asked.empty():
+        is_needed = True
+        while is_needed and self._asked.empty():
+            had_calls = bool(self._pending)
             for each in seams.wait_for_answer(
                 lambda: steward.bare_sources.remote(caller), self.here.connection
             ):
@@ -71,6 +77,7 @@ class BareReader:
                     steward.take_bare.remote(each.key, taken)
                 del each, taken
             self._kept = [each for each in self._kept if each[0] in self._pending]
+            is_needed = had_calls or bool(self._pending)
 
     def _read(self, bare: Bare) -> BareResult:
         try:
