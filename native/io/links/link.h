@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The link to one peer: its rails, and whether it is wanted and up. Plain data; Links changes it.
-// Reactor thread only.
+// The link to one peer: its rails, and whether it is wanted and up. Plain data; LinkRules changes
+// it.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,20 @@
 namespace hoplite {
 
 struct Link {
+  struct Slot {               // of one connection
+    std::uint64_t token = 0;  // 0: none
+    bool is_open = false;     // True if the peer has proven itself on it; never for liveness
+  };
   struct Rail {
-    std::uint64_t control = 0, bulk = 0, liveness = 0;  // tokens; 0: none
-    std::uint64_t& slot(ConnectionKind kind) {
+    Slot control, bulk, liveness;
+    Slot& slot(ConnectionKind kind) {
       if (kind == ConnectionKind::kLiveness) return liveness;
       return kind == ConnectionKind::kControl ? control : bulk;
+    }
+    [[nodiscard]] bool is_whole() const { return control.is_open && bulk.is_open; }
+    [[nodiscard]] bool has_liveness() const { return liveness.token != 0 || is_watched; }
+    [[nodiscard]] bool has_none() const {
+      return control.token == 0 && bulk.token == 0 && !has_liveness();
     }
     Instant redial_at;
     Duration backoff;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a link: from Connect over its actions to its end. links_meeting.cc has the
-// handshakes.
+// The engine's deeds, the turns of a node's connections, and the actions of LinkRules.
+// links_meeting.cc has the handshakes.
 #include "io/links/links.h"
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <string>
 #include <utility>
 #include <variant>
@@ -16,10 +15,6 @@
 namespace hoplite {
 namespace {
 
-constexpr Instant kNever{std::numeric_limits<std::int64_t>::max()};
-// A factor of link_down_max for a link that was never up. A peer dials late when a slower control
-// plane tells it about this node.
-constexpr std::int64_t kFirstLinkPatience = 10;
 // for orders that did not fit into the thread's full socket
 constexpr Duration kLivenessRetry = 10_ms;
 
@@ -30,6 +25,26 @@ std::optional<QueuedPush> push_of(const Message& message) {
   const auto* order = std::get_if<PushTo>(&message.body);
   if (order == nullptr || order->receivers.empty()) return std::nullopt;
   return QueuedPush{order->object, order->receivers.front()};
+}
+
+const char* explain_death(DeathCause cause) {
+  switch (cause) {
+    case DeathCause::kEnded:
+      return "its process has ended";
+    case DeathCause::kOutOfReach:
+      return "no rail reaches it any more";
+    case DeathCause::kFrozen:
+      return "its process does not run; it is told when it does";
+    case DeathCause::kStaysDown:
+      return "its link stays down";
+    case DeathCause::kRefused:
+      return "no process listens there any more";
+    case DeathCause::kNextLifeAnswers:
+      return "its next life answers";
+    case DeathCause::kNextLifeDials:
+      return "its next life dials";
+  }
+  return "";
 }
 
 // Round robin: sorts by token and starts at token `next`, or at the first one behind it.
@@ -46,6 +61,7 @@ Links::Links(Identity identity, const LinkLimits& limits, Poller& poller, const 
              Liveness liveness, std::uint64_t first_token)
     : identity_(std::make_unique<Identity>(std::move(identity))),
       limits_(limits),
+      rules_(identity_->node, limits),
       poller_(&poller),
       arena_(&arena),
       liveness_(std::move(liveness)),
@@ -53,8 +69,7 @@ Links::Links(Identity identity, const LinkLimits& limits, Poller& poller, const 
       counters_(std::make_unique<LinkCounters>()),
       liveness_token_(first_token),
       next_token_(first_token + 1),
-      newcomers_(limits.meeting_max),
-      next_timer_(kNever) {}
+      newcomers_(limits.meeting_max) {}
 
 Result<Links> Links::open(Identity identity, const LinkLimits& limits,
                           const std::vector<std::string>& rails, Poller& poller, const Arena& arena,
@@ -92,63 +107,28 @@ Result<Links> Links::open(Identity identity, const LinkLimits& limits,
 // ---- deeds ----
 
 void Links::connect(const Member& member, Instant now) {
-  HOPLITE_CHECK(member.node != identity_->node);
-  HOPLITE_CHECK(member.node != kNoNode);
-  Link& link = links_[member.node];
-  if (link.incarnation != member.incarnation) {
-    end_life(member.node, link, now);
-    stop_watching(member.node, link);
-  }
-  const bool is_new = !link.is_wanted() || link.member.incarnation != member.incarnation;
-  link.member = member;
-  link.rails.resize(std::max(link.rails.size(), std::min(member.rails.size(), kRailsMax)));
-  if (!is_new) return;
-  link.state = Link::State::kNeverUp;
-  link.has_said_goodbye = false;
-  link.down_since = now;
-  for (Rail& rail : link.rails) {
-    rail.is_refused = false;
-    rail.backoff = limits_.redial_first;
-    // The listening side only probes, and gives the other time to dial first.
-    rail.redial_at = dials(member.node) ? now : now + limits_.redial_max;
-    set_timer(rail.redial_at);
-  }
-  report_if_up(member.node, link);
+  rules_.handle_connect(member, now);
+  perform_actions(now);
 }
 
 void Links::disconnect(NodeId node) {
-  const auto found = links_.find(node);
-  if (found == links_.end()) return;
-  Link& link = found->second;
-  const auto control = connections_.find(link.control);
-  if (link.is_up() && control != connections_.end()) {
-    Bytes frame;
-    encode(LinkFrame{Goodbye{}}, frame);
-    control->second.wire.queue_frame(std::move(frame));
-    Budget control_budget{kControlFrameBytesMax};
-    std::vector<IoEvent> ignored_events;
-    // Goodbye may not fit into a full socket: the peer then takes the end for a fault and probes.
-    [[maybe_unused]] const auto sent =
-        control->second.wire.send(node, control_budget, ignored_events);
-  }
-  link.state = Link::State::kUnwanted;  // asked for, so there is no LinkDown
-  end_life(node, link, Instant{});
-  stop_watching(node, link);
+  rules_.handle_disconnect(node);
+  perform_actions(Instant{});  // none of them dials
   receives_->close_all(node);
 }
 
 void Links::send_goodbye() {
-  for (auto& [node, link] : links_) disconnect(node);
+  for (const NodeId node : rules_.nodes()) disconnect(node);
 }
 
 // A long queue gets no payload, and no queue gets a push twice. This bounds memory, and a slow link
 // is not busy with copies. No bytes are lost: a claim or an answer without the bytes names the node
 // that has them, and the home repeats a push until it arrives (design decision 18).
 void Links::send(const SendMessage& action) {
-  const auto found = links_.find(action.to);
+  const Link* const link = rules_.find(action.to);
   // LinkUp repeats everything
-  if (found == links_.end() || found->second.state != Link::State::kAnnounced) return;
-  const auto control = connections_.find(found->second.control);
+  if (link == nullptr || link->state != Link::State::kAnnounced) return;
+  const auto control = connections_.find(link->control);
   HOPLITE_CHECK(control != connections_.end());
   RailConnection& wire = control->second.wire;
   const bool has_room = wire.queued_bytes() < limits_.payload_queue_bytes;
@@ -166,29 +146,26 @@ void Links::send(const SendMessage& action) {
 }
 
 void Links::send(const SendBlock& action) {
-  const auto found = links_.find(action.to);
-  if (found == links_.end() || found->second.state != Link::State::kAnnounced) return;
-  const std::vector<Rail>& rails = found->second.rails;
-  const auto is_open = [this](const Rail& rail) {
-    const auto bulk = connections_.find(rail.bulk);
-    return bulk != connections_.end() && bulk->second.phase == Phase::kOpen;
-  };
+  const Link* const link = rules_.find(action.to);
+  if (link == nullptr || link->state != Link::State::kAnnounced) return;
+  const std::vector<Rail>& rails = link->rails;
+  const auto is_open = [](const Rail& rail) { return rail.bulk.is_open; };
   auto rail = rails.begin() + std::min<std::ptrdiff_t>(action.rail.value, std::ssize(rails) - 1);
   if (!is_open(*rail)) rail = std::find_if(rails.begin(), rails.end(), is_open);
   HOPLITE_CHECK(rail != rails.end());
-  Connection& bulk = connections_.at(rail->bulk);
+  Connection& bulk = connections_.at(rail->bulk.token);
   bulk.wire.queue_block(action);
-  mark_dirty(rail->bulk, bulk);
+  mark_dirty(rail->bulk.token, bulk);
 }
 
 void Links::open_receive(const OpenReceive& action) { receives_->open(action); }
 
 void Links::close_receive(const CloseReceive& action) {
   receives_->close(action.from, action.transfer);
-  const auto link = links_.find(action.from);
-  if (link == links_.end()) return;
-  for (const Rail& rail : link->second.rails) {
-    const auto bulk = connections_.find(rail.bulk);
+  const Link* const link = rules_.find(action.from);
+  if (link == nullptr) return;
+  for (const Rail& rail : link->rails) {
+    const auto bulk = connections_.find(rail.bulk.token);
     if (bulk != connections_.end()) bulk->second.wire.discard(action.transfer);
   }
 }
@@ -254,7 +231,9 @@ void Links::receive(std::uint64_t token, Connection& connection, Budget& budget,
     auto received = connection.wire.receive_blocks(connection.peer, budget, events_);
     if (received) return;
     // The poller may report this end before it reports an earlier Goodbye of the peer.
-    const auto control = connections_.find(links_.at(connection.peer).control);
+    const Link* const link = rules_.find(connection.peer);
+    HOPLITE_CHECK(link != nullptr);
+    const auto control = connections_.find(link->control);
     if (received.error().code == Code::kPeerLost && control != connections_.end()) {
       Budget control_budget{kControlFrameBytesMax};
       receive(control->first, control->second, control_budget, now);
@@ -280,7 +259,7 @@ Result<void> Links::handle_frame(Connection& connection, FrameIn frame) {
   }
   const auto* link_frame = std::get_if<LinkFrame>(&frame.frame);
   if (link_frame != nullptr && std::holds_alternative<Goodbye>(*link_frame)) {
-    links_[connection.peer].has_said_goodbye = true;
+    rules_.handle_goodbye(connection.peer);
     return {};
   }
   if (link_frame != nullptr && std::holds_alternative<CloseRail>(*link_frame)) return {};
@@ -328,8 +307,20 @@ void Links::write_out(std::uint64_t token, Budget& budget, Instant now) {
 }
 
 void Links::handle_timeout(Instant now) {
-  if (now < next_timer_) return;
-  next_timer_ = kNever;
+  if (timer_ && *timer_ <= now) end_late_handshakes(now);
+  rules_.handle_timeout(now);
+  perform_actions(now);
+#ifndef NDEBUG
+  rules_.check_invariants();
+#endif
+}
+
+std::optional<Instant> Links::poll_timeout() const {
+  return earlier(timer_, rules_.poll_timeout());
+}
+
+void Links::end_late_handshakes(Instant now) {
+  timer_.reset();
   if (!liveness_.flush()) set_timer(now + kLivenessRetry);
   std::vector<std::uint64_t> late;
   for (auto& [token, connection] : connections_) {
@@ -343,25 +334,6 @@ void Links::handle_timeout(Instant now) {
   for (const std::uint64_t token : late) {
     fail_connection(token, {Code::kTimeout, "no handshake within the limit"}, now);
   }
-  for (auto& [node, link] : links_) {
-    if (!link.is_wanted() || link.has_said_goodbye) continue;
-    const std::int64_t patience_factor =
-        link.state == Link::State::kNeverUp ? kFirstLinkPatience : 1;
-    const Duration patience = limits_.link_down_max * patience_factor;
-    if (!link.is_up() && link.down_since + patience <= now) {
-      declare_dead(node, link, Verdict::kUnreachable, "its link stays down", now);
-      continue;
-    }
-    if (!link.is_up()) set_timer(link.down_since + patience);
-    for (std::size_t rail = 0; rail < link.rails.size() && link.is_wanted(); ++rail) {
-      redial(node, link, rail, now);
-    }
-  }
-}
-
-std::optional<Instant> Links::poll_timeout() const {
-  if (next_timer_ == kNever) return std::nullopt;
-  return next_timer_;
 }
 
 // The engine's answer to one life of a link must not go out on the next life. So a batch of events
@@ -378,10 +350,7 @@ std::vector<IoEvent> Links::take_events() {
       const auto* down = std::get_if<LinkDown>(&e);
       return down != nullptr && down->node == up->node;
     };
-    Link& link = links_[up->node];
-    if (link.is_up() && std::none_of(cut, events_.end(), goes_down)) {
-      link.state = Link::State::kAnnounced;
-    }
+    if (std::none_of(cut, events_.end(), goes_down)) rules_.handle_announced(up->node);
   }
   std::vector<IoEvent> batch(std::make_move_iterator(events_.begin()),
                              std::make_move_iterator(cut));
@@ -399,101 +368,71 @@ LinkCounters Links::counters() const {
   return counters;
 }
 
-// ---- lives ----
+// ---- the actions of LinkRules ----
 
-void Links::report_if_up(NodeId node, Link& link) {
-  if (link.is_up() || !link.is_wanted() || link.incarnation != link.member.incarnation) return;
-  for (Rail& rail : link.rails) {
-    const auto control = connections_.find(rail.control);
-    const auto bulk = connections_.find(rail.bulk);
-    if (control == connections_.end() || control->second.phase != Phase::kOpen) continue;
-    if (bulk == connections_.end() || bulk->second.phase != Phase::kOpen) continue;
-    link.state = Link::State::kUp;
-    link.has_said_goodbye = false;
-    link.control = rail.control;
-    for (Rail& each : link.rails) each.backoff = limits_.redial_first;
-    ++counters_->links_up;
-    events_.emplace_back(LinkUp{node, link.incarnation});
-    for (const Rail& each : link.rails) {
-      for (const std::uint64_t token : {each.control, each.bulk}) {
-        const auto open = connections_.find(token);
-        if (open != connections_.end()) watch(token, open->second);
-      }
+// A dial that is refused at once adds actions while this loop runs.
+void Links::perform_actions(Instant now) {
+  while (const auto action = rules_.poll_action()) {
+    std::visit([&](const auto& each) { perform(each, now); }, *action);
+  }
+}
+
+void Links::perform(const SayGoodbye& action, Instant /*now*/) {
+  const auto control = connections_.find(action.control);
+  if (control == connections_.end()) return;
+  Bytes frame;
+  encode(LinkFrame{Goodbye{}}, frame);
+  control->second.wire.queue_frame(std::move(frame));
+  Budget control_budget{kControlFrameBytesMax};
+  std::vector<IoEvent> ignored_events;
+  // Goodbye may not fit into a full socket: the peer then takes the end for a fault and probes.
+  [[maybe_unused]] const auto sent =
+      control->second.wire.send(action.node, control_budget, ignored_events);
+}
+
+void Links::perform(const CloseConnection& action, Instant /*now*/) { close(action.token); }
+
+void Links::perform(const ForgetPeer& action, Instant /*now*/) {
+  liveness_.forget(action.node, action.upto);
+}
+
+void Links::perform(const ReportUp& action, Instant /*now*/) {
+  ++counters_->links_up;
+  events_.emplace_back(LinkUp{action.node, action.incarnation});
+  const Link* const link = rules_.find(action.node);
+  HOPLITE_CHECK(link != nullptr);
+  for (const Rail& each : link->rails) {  // reads what has waited
+    for (const std::uint64_t token : {each.control.token, each.bulk.token}) {
+      const auto open = connections_.find(token);
+      if (open != connections_.end()) watch(token, open->second);
     }
-    return;
   }
 }
 
-// Closes the control and bulk connections of the link's life; the dialler's next one is another
-// attempt. Liveness connections belong to no life.
-void Links::end_life(NodeId node, Link& link, Instant now) {
-  for (Rail& rail : link.rails) {
-    close(std::exchange(rail.control, 0));
-    close(std::exchange(rail.bulk, 0));
-  }
-  link.control = 0;
-  if (dials(node)) ++link.attempt;
-  set_timer(now);  // to dial again; each rail waits until its own redial_at
-  if (!link.is_up()) return;
-  link.state = Link::State::kDown;
-  link.down_since = now;
+void Links::perform(const ReportDown& action, Instant /*now*/) {
   ++counters_->links_down;
-  events_.emplace_back(LinkDown{node});
+  events_.emplace_back(LinkDown{action.node});
   has_lost_link_ = true;
-  for (Rail& rail : link.rails) {
-    rail.backoff = limits_.redial_first;
-    rail.is_refused = false;
-    rail.redial_at = now;
-  }
-  set_timer(now);
 }
 
-// The only place that emits PeerDead. It is certain only for kDead; else the view decides.
-void Links::declare_dead(NodeId node, Link& link, Verdict verdict, const char* why, Instant now) {
-  if (!link.is_wanted()) return;
-  log_warning(kLinksLogger, node_name(node) + " of incarnation " +
-                                std::to_string(link.member.incarnation.value) + " is dead: " + why);
-  stop_watching(node, link);
-  link.dead_incarnation = link.member.incarnation;
-  if (link.incarnation == link.dead_incarnation) end_life(node, link, now);
-  link.state = Link::State::kUnwanted;
+void Links::perform(const ReportDead& action, Instant /*now*/) {
+  log_warning(kLinksLogger, node_name(action.node) + " of incarnation " +
+                                std::to_string(action.incarnation.value) +
+                                " is dead: " + explain_death(action.cause));
   ++counters_->peers_dead;
-  events_.emplace_back(PeerDead{node, link.dead_incarnation, verdict == Verdict::kDead});
+  if (action.cause == DeathCause::kOutOfReach) ++counters_->peers_unreachable;
+  if (action.cause == DeathCause::kFrozen) ++counters_->peers_frozen;
+  events_.emplace_back(PeerDead{action.node, action.incarnation, is_certain(action.cause)});
 }
 
-void Links::redial(NodeId node, Link& link, std::size_t rail_index, Instant now) {
-  Rail& rail = link.rails[rail_index];
-  const bool has_liveness = rail.liveness != 0 || rail.is_watched;
-  const bool is_complete = rail.control != 0 && rail.bulk != 0 && has_liveness;
-  if (is_complete || (link.is_up() && !dials(node)) || rail_index >= link.member.rails.size())
-    return;
-  if (rail.redial_at > now) {
-    set_timer(rail.redial_at);
-    return;
-  }
-  redial_later(rail, now);
-  if (!dials(node)) {
-    if (rail.control == 0 && rail.bulk == 0) start_probe(node, link, rail_index, now);
-    return;
-  }
-  link.incarnation = link.member.incarnation;
-  if (rail.control == 0) start_dial(node, link, rail_index, ConnectionKind::kControl, now);
-  // A dial that is refused at once may have shown that the peer is dead.
-  if (rail.bulk == 0 && link.is_wanted()) {
-    start_dial(node, link, rail_index, ConnectionKind::kBulk, now);
-  }
-  if (!has_liveness && link.is_wanted()) {
-    start_dial(node, link, rail_index, ConnectionKind::kLiveness, now);
-  }
+void Links::perform(const ReportRail& action, Instant /*now*/) {
+  ++counters_->rails_lost;
+  const bool is_cut = action.verdict == Verdict::kRailCut;
+  log_warning(kLinksLogger, "rail " + std::to_string(action.rail.value) + " to " +
+                                node_name(action.node) + (is_cut ? " is cut" : " is lost"));
 }
 
-void Links::redial_later(Rail& rail, Instant now) {
-  rail.redial_at = now + rail.backoff;
-  rail.backoff = std::min(rail.backoff * 2, limits_.redial_max);
-  set_timer(rail.redial_at);
-}
-
-void Links::set_timer(Instant at) { next_timer_ = std::min(next_timer_, at); }
+void Links::set_timer(Instant at) { timer_ = earlier(timer_, at); }
 
 void Links::close(std::uint64_t token) {
   const auto found = connections_.find(token);
@@ -502,32 +441,17 @@ void Links::close(std::uint64_t token) {
   connections_.erase(found);
 }
 
-// A connection has failed. If it was not open yet, that is a failed attempt of one rail. If it was
-// open, the link's whole life ends, because this node can't know which bytes have arrived.
 void Links::fail_connection(std::uint64_t token, const Error& why, Instant now) {
   const auto found = connections_.find(token);
   if (found == connections_.end()) return;
   const Phase phase = found->second.phase;
   const NodeId node = found->second.peer;
-  const std::size_t rail_index = found->second.rail.value;
+  const RailId rail = found->second.rail;
   if (why.code == Code::kBadFrame || why.code == Code::kWrongVersion) ++counters_->frames_bad;
   if (why.code != Code::kPeerLost && phase != Phase::kProbing) log_refusal(why, now);
   close(token);
-  const auto linked = links_.find(node);
-  if (linked == links_.end()) return;
-  Link& link = linked->second;
-  if (rail_index >= link.rails.size()) return;
-  Rail& rail = link.rails[rail_index];
-  const bool is_member = rail.control == token || rail.bulk == token || rail.liveness == token;
-  if (!is_member) return;
-  if (phase == Phase::kOpen) {
-    end_life(node, link, now);
-    return;
-  }
-  if (rail.control == token) rail.control = 0;
-  if (rail.bulk == token) rail.bulk = 0;
-  if (rail.liveness == token) rail.liveness = 0;
-  set_timer(std::max(now, rail.redial_at));
+  rules_.handle_end(node, rail, token, now);
+  perform_actions(now);
 }
 
 void Links::mark_dirty(std::uint64_t token, Connection& connection) {
@@ -540,8 +464,8 @@ void Links::mark_dirty(std::uint64_t token, Connection& connection) {
 void Links::watch(std::uint64_t token, Connection& connection) {
   Interest wanted = connection.wire.has_output() ? Interest::kBoth : Interest::kRead;
   if (connection.phase == Phase::kOpen) {
-    const auto link = links_.find(connection.peer);
-    if (link == links_.end() || !link->second.is_up()) wanted = Interest::kNone;
+    const Link* const link = rules_.find(connection.peer);
+    if (link == nullptr || !link->is_up()) wanted = Interest::kNone;
   }
   if (connection.interest == wanted) return;
   connection.interest = wanted;

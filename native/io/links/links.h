@@ -20,10 +20,9 @@
 #include <vector>
 
 #include "io/links/handshake.h"
-#include "io/links/link.h"
+#include "io/links/link_rules.h"
 #include "io/links/refusal_log.h"
 #include "io/links/tcp_rail.h"
-#include "io/liveness/link_limits.h"
 #include "io/liveness/liveness.h"
 #include "io/sockets/listener.h"
 #include "io/sockets/newcomers.h"
@@ -77,31 +76,33 @@ class Links {
 
   Links(Identity identity, const LinkLimits& limits, Poller& poller, const Arena& arena,
         Liveness liveness, std::uint64_t first_token);
-  [[nodiscard]] bool dials(NodeId peer) const { return identity_->node < peer; }
-  void end_life(NodeId node, Link& link, Instant now);
-  void declare_dead(NodeId node, Link& link, Verdict verdict, const char* why, Instant now);
-  void redial(NodeId node, Link& link, std::size_t rail, Instant now);
-  void redial_later(Rail& rail, Instant now);
-  void report_if_up(NodeId node, Link& link);  // LinkUp when a rail is whole
   void set_timer(Instant at);
   void close(std::uint64_t token);
   void fail_connection(std::uint64_t token, const Error& why, Instant now);
   void write_out(std::uint64_t token, Budget& budget, Instant now);
   void mark_dirty(std::uint64_t token, Connection& connection);
   void watch(std::uint64_t token, Connection& connection);
+  void end_late_handshakes(Instant now);
+  void perform_actions(Instant now);  // of the rules, after each call of them
+  void perform(const SayGoodbye& action, Instant now);
+  void perform(const CloseConnection& action, Instant now);
+  void perform(const ForgetPeer& action, Instant now);
+  void perform(const ReportUp& action, Instant now);
+  void perform(const ReportDown& action, Instant now);
+  void perform(const ReportDead& action, Instant now);
+  void perform(const ReportRail& action, Instant now);
   void serve(const Ready& ready, Budget& budget, Instant now);
   void receive(std::uint64_t token, Connection& connection, Budget& budget, Instant now);
   [[nodiscard]] Result<void> handle_frame(Connection& connection, FrameIn frame);
   // links_liveness.cc
   void hand_over(std::uint64_t token, Connection& connection, Instant now);
   void handle_liveness(const LivenessEvent& event, Instant now);
-  void stop_watching(NodeId node, Link& link);
   // links_meeting.cc
   void accept_all(Listener& listener, Instant now);
-  void start_dial(NodeId node, Link& link, std::size_t rail, ConnectionKind kind, Instant now);
-  void start_probe(NodeId node, Link& link, std::size_t rail, Instant now);
+  void perform(const DialRail& action, Instant now);
+  void perform(const ProbeRail& action, Instant now);
+  [[nodiscard]] Dial start_dial(NodeId node, RailId rail, const SocketAddress& to, Instant now);
   void finish_connect(std::uint64_t token, Connection& connection, Instant now);
-  void handle_refused_dial(NodeId node, std::size_t rail, Instant now);
   void shake_hands(std::uint64_t token, Connection& connection, Budget& budget, Instant now);
   void send_handshake(Connection& connection);
   void adopt(std::uint64_t token, Connection& connection, Instant now);
@@ -111,6 +112,7 @@ class Links {
 
   std::unique_ptr<Identity> identity_;
   LinkLimits limits_;
+  LinkRules rules_;
   Poller* poller_;
   const Arena* arena_;
   Liveness liveness_;
@@ -120,14 +122,13 @@ class Links {
   std::vector<SocketAddress> addresses_;
   std::map<std::uint64_t, Listener> listeners_;  // by token
   std::map<std::uint64_t, Connection> connections_;
-  std::map<NodeId, Link> links_;
   std::vector<std::uint64_t> dirty_;
   std::vector<IoEvent> events_;
   bool has_lost_link_ = false;  // see has_lost_link()
   std::uint64_t liveness_token_, next_token_;
   std::uint64_t next_read_ = 0, next_written_ = 0;  // tokens whose blocks come first next turn
   Newcomers newcomers_;
-  Instant next_timer_;
+  std::optional<Instant> timer_;  // of handshakes and orders to the liveness thread
   RefusalLog refusals_;
 };
 

@@ -27,6 +27,22 @@ std::string dialler_name(const SocketAddress& from) {
   return text.substr(0, text.rfind(':'));  // the port is any
 }
 
+const char* explain_refusal(LinkRules::Answer answer) {
+  switch (answer) {
+    case LinkRules::Answer::kJoined:
+      return "has joined";
+    case LinkRules::Answer::kTooManyNodes:
+      return "is one node more than a view can have";
+    case LinkRules::Answer::kEarlierLife:
+      return "is an earlier life, which is over";
+    case LinkRules::Answer::kEarlierAttempt:
+      return "dials for a life of the link that is over";
+    case LinkRules::Answer::kRailTaken:
+      return "dials the same rail twice";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::uint64_t Links::add(UniqueFd fd, Phase phase, Interest interest, Instant now) {
@@ -79,64 +95,70 @@ void Links::accept_all(Listener& listener, Instant now) {
   }
 }
 
-void Links::start_dial(NodeId node, Link& link, std::size_t rail_index, ConnectionKind kind,
-                       Instant now) {
-  auto address = parse_address(link.member.rails[rail_index]);
+void Links::perform(const DialRail& action, Instant now) {
+  const Link* const link = rules_.find(action.node);
+  HOPLITE_CHECK(link != nullptr);
+  const std::string& rail = link->member.rails[action.rail.value];
+  auto address = parse_address(rail);
   if (!address) {
     log_refusal(address.error(), now);
     return;
   }
-  const SocketAddress& source = addresses_[std::min(rail_index, addresses_.size() - 1)];
-  Dial started = dial(*address, source);
-  ++counters_->dials;
-  if (started.state == DialState::kRefused) handle_refused_dial(node, rail_index, now);
+  Dial started = start_dial(action.node, action.rail, *address, now);
   if (started.state != DialState::kOpen && started.state != DialState::kPending) return;
   const std::uint64_t token = add(std::move(started.fd), Phase::kDialling, Interest::kWrite, now);
   if (token == 0) return;
   Connection& connection = connections_.at(token);
-  connection.kind = kind;
-  connection.peer_name = dialled_name(node, link.member.rails[rail_index]);
-  connection.rail = RailId{static_cast<std::uint8_t>(rail_index)};
-  connection.peer = node;
-  connection.attempt = link.attempt;
-  Rail& rail = link.rails[rail_index];
-  rail.slot(kind) = token;
+  connection.kind = action.kind;
+  connection.peer_name = dialled_name(action.node, rail);
+  connection.rail = action.rail;
+  connection.peer = action.node;
+  connection.attempt = link->attempt;
+  rules_.handle_dialling(action.node, action.rail, action.kind, token);
 }
 
-void Links::start_probe(NodeId node, Link& link, std::size_t rail_index, Instant now) {
-  auto address = parse_address(link.member.rails[rail_index]);
+void Links::perform(const ProbeRail& action, Instant now) {
+  const Link* const link = rules_.find(action.node);
+  HOPLITE_CHECK(link != nullptr);
+  auto address = parse_address(link->member.rails[action.rail.value]);
   if (!address) return;
-  const SocketAddress& source = addresses_[std::min(rail_index, addresses_.size() - 1)];
-  Dial started = dial(*address, source);
-  ++counters_->dials;
-  if (started.state == DialState::kRefused) handle_refused_dial(node, rail_index, now);
+  Dial started = start_dial(action.node, action.rail, *address, now);
   if (started.state != DialState::kPending) return;
   const std::uint64_t token = add(std::move(started.fd), Phase::kProbing, Interest::kWrite, now);
   if (token == 0) return;
   Connection& connection = connections_.at(token);
-  connection.rail = RailId{static_cast<std::uint8_t>(rail_index)};
-  connection.peer = node;
+  connection.rail = action.rail;
+  connection.peer = action.node;
+}
+
+Dial Links::start_dial(NodeId node, RailId rail, const SocketAddress& to, Instant now) {
+  const std::size_t source = std::min<std::size_t>(rail.value, addresses_.size() - 1);
+  Dial started = dial(to, addresses_[source]);
+  ++counters_->dials;
+  if (started.state == DialState::kRefused) rules_.handle_refused(node, rail, now);
+  return started;
 }
 
 void Links::finish_connect(std::uint64_t token, Connection& connection, Instant now) {
   const NodeId node = connection.peer;
-  const std::size_t rail_index = connection.rail.value;
-  const auto known = links_.find(node);
-  if (known == links_.end()) {  // forgotten while it was dialled
+  const RailId rail = connection.rail;
+  const Link* const link = rules_.find(node);
+  if (link == nullptr) {  // forgotten while it was dialled
     fail_connection(token, {Code::kPeerLost, "its peer is no member any more"}, now);
     return;
   }
   const DialState state = finish_dial(connection.wire.fd());
   if (connection.phase == Phase::kProbing || state != DialState::kOpen) {
     fail_connection(token, {Code::kPeerLost, "the dial failed"}, now);
-    if (state == DialState::kRefused) handle_refused_dial(node, rail_index, now);
-    if (state == DialState::kOpen) known->second.rails[rail_index].is_refused = false;
+    if (state == DialState::kOpen) rules_.handle_taken(node, rail);
+    if (state == DialState::kRefused) rules_.handle_refused(node, rail, now);
+    perform_actions(now);
     return;
   }
-  known->second.rails[rail_index].is_refused = false;
+  rules_.handle_taken(node, rail);
   Hello hello;
   hello.to = node;
-  hello.to_incarnation = known->second.member.incarnation;
+  hello.to_incarnation = link->member.incarnation;
   hello.kind = connection.kind;
   hello.rail = connection.rail;
   hello.attempt = connection.attempt;
@@ -145,18 +167,6 @@ void Links::finish_connect(std::uint64_t token, Connection& connection, Instant 
   if (identity_->tls) connection.wire.secure(identity_->tls->begin(TlsSession::Side::kDials));
   send_handshake(connection);
   mark_dirty(token, connection);
-}
-
-// No process listens at this address any more. If that holds on every rail of the member, its
-// process is gone.
-void Links::handle_refused_dial(NodeId node, std::size_t rail_index, Instant now) {
-  Link& link = links_.at(node);
-  if (rail_index >= link.rails.size()) return;
-  link.rails[rail_index].is_refused = true;
-  const bool is_missing = link.is_wanted() && !link.is_up() && !link.has_said_goodbye;
-  if (is_missing && link.is_refused()) {
-    declare_dead(node, link, Verdict::kDead, "no process listens there any more", now);
-  }
 }
 
 void Links::send_handshake(Connection& connection) {
@@ -198,10 +208,8 @@ void Links::shake_hands(std::uint64_t token, Connection& connection, Budget& bud
         connection.phase = Phase::kClosing;
         return;
       }
-      if (connection.handshake.peer_incarnation() > connection.handshake.hello().to_incarnation) {
-        declare_dead(connection.peer, links_.at(connection.peer), Verdict::kDead,
-                     "its next life answers", now);
-      }
+      rules_.handle_other_life(connection.peer, connection.handshake.peer_incarnation(), now);
+      perform_actions(now);
       fail_connection(token, {Code::kPeerLost, "another life of the node answers"}, now);
       return;
     default:
@@ -239,58 +247,28 @@ void Links::adopt(std::uint64_t token, Connection& connection, Instant now) {
     hand_over(token, connection, now);
     return;
   }
-  connection.phase = Phase::kOpen;
-  newcomers_.remove(token);
   if (auto set = set_rail_options(connection.wire.fd(), connection.kind); !set) {
     fail_connection(token, set.error(), now);
     return;
   }
+  connection.phase = Phase::kOpen;
+  newcomers_.remove(token);
   watch(token, connection);
-  report_if_up(connection.peer, links_.at(connection.peer));
+  rules_.handle_open(connection.peer, connection.rail, connection.kind);
+  perform_actions(now);
 }
 
 Result<void> Links::join_life(std::uint64_t token, Connection& connection, Instant now) {
   // this node dialled: the connection is in its rail already
   if (connection.peer != kNoNode) return {};
   const Hello& hello = connection.handshake.hello();
-  const std::string peer_name =
-      node_name(hello.from) + " of incarnation " + std::to_string(hello.from_incarnation.value);
-  if (links_.size() >= kViewMembersMax) {  // forgets nodes that are gone
-    std::erase_if(links_, [](const auto& entry) {
-      const auto has_none = [](const Rail& rail) {
-        return rail.control == 0 && rail.bulk == 0 && rail.liveness == 0 && !rail.is_watched;
-      };
-      const Link& each = entry.second;
-      return !each.is_wanted() && std::all_of(each.rails.begin(), each.rails.end(), has_none);
-    });
+  const LinkRules::Answer answer = rules_.handle_hello(hello, token, now);
+  perform_actions(now);
+  if (answer != LinkRules::Answer::kJoined) {
+    return Error{Code::kUnauthenticated, node_name(hello.from) + " of incarnation " +
+                                             std::to_string(hello.from_incarnation.value) + " " +
+                                             explain_refusal(answer)};
   }
-  if (!links_.contains(hello.from) && links_.size() >= kViewMembersMax) {
-    return Error{Code::kUnauthenticated, peer_name + " is one node more than a view can have"};
-  }
-  Link& link = links_[hello.from];
-  const Incarnation known =
-      link.is_wanted() ? std::max(link.incarnation, link.member.incarnation) : link.incarnation;
-  if (hello.from_incarnation <= link.dead_incarnation || hello.from_incarnation < known) {
-    return Error{Code::kUnauthenticated, peer_name + " is an earlier life, which is over"};
-  }
-  if (link.is_wanted() && hello.from_incarnation > link.member.incarnation) {
-    declare_dead(hello.from, link, Verdict::kDead, "its next life dials", now);
-  }
-  const bool is_of_a_life = hello.kind != ConnectionKind::kLiveness;
-  if (hello.from_incarnation > link.incarnation || (is_of_a_life && hello.attempt > link.attempt)) {
-    end_life(hello.from, link, now);
-    if (hello.from_incarnation > link.incarnation) stop_watching(hello.from, link);
-    link.incarnation = hello.from_incarnation;
-    link.attempt = hello.attempt;
-    link.has_said_goodbye = false;
-  } else if (is_of_a_life && hello.attempt < link.attempt) {
-    return Error{Code::kUnauthenticated, peer_name + " dials for a life of the link that is over"};
-  }
-  link.rails.resize(std::max<std::size_t>(link.rails.size(), hello.rail.value + 1U));
-  Rail& rail = link.rails[hello.rail.value];
-  std::uint64_t& slot = rail.slot(hello.kind);
-  if (slot != 0) return Error{Code::kUnauthenticated, peer_name + " dials the same rail twice"};
-  slot = token;
   connection.kind = hello.kind;
   connection.rail = hello.rail;
   connection.peer = hello.from;
