@@ -12,7 +12,7 @@ RAILS_MAX: int = 8
 
 REDUCE_SOURCES_MAX: int = 4096
 
-WIRE_VERSION: int = 3
+WIRE_VERSION: int = 4
 
 def error_classes() -> list[str]:
     """Return the exception class of each Code."""

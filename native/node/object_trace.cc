@@ -232,11 +232,13 @@ void ObjectTrace::record_message_out(const SendMessage& out, Instant now) {
   if (object == nullptr) return;
   if (prints_) print(*object, "out:", kMessages[body.index()]);
   if (const auto* grant = std::get_if<Grant>(&body)) {
-    Moment moment = moment_of(*object, MomentKind::kGranted, now, out.to);
-    moment.stripe = grant->stripe;
-    moment.stripe_count = grant->stripe_count;
-    moment.other = grant->sender;
-    keep(moment);
+    for (const StripeLease& lease : grant->leases) {
+      Moment moment = moment_of(*object, MomentKind::kGranted, now, out.to);
+      moment.stripe = lease.stripe;
+      moment.stripe_count = grant->stripe_count;
+      moment.other = lease.sender;
+      keep(moment);
+    }
   }
   if (out.payload && out.payload->size_bytes > 0) {
     Moment moment = moment_of(*object, MomentKind::kPushing, now, out.to);

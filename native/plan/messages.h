@@ -132,4 +132,10 @@ using Action = std::variant<SendMessage, SendBlock, OpenReceive, CloseReceive, F
                             WriteInline, ReplyToClient, Connect, Disconnect, ReportDeath,
                             TellListing, ReportDrained, SpillJob>;
 
+// True if the message names an attempt and a shape, as all bytes that exist have.
+template <typename M>
+[[nodiscard]] constexpr bool names_bytes(const M& message) {
+  return message.incarnation.value > 0 && message.meta.block_bytes > 0;
+}
+
 }  // namespace hoplite

@@ -82,15 +82,21 @@ void fields(A&, Of<A, ResyncWanted>) {}
 
 // ---- from the home ----
 
+inline constexpr std::size_t kStripeLeaseBytes = 2 + 8 + 4;
 template <typename A>
 void fields(A& a, Of<A, Grant> m) {
   fields(a, m.object);
   id(a, m.incarnation);
   id(a, m.target_epoch);
   fields(a, m.meta);
-  stripe_of(a, m.stripe_count, m.stripe);
-  id(a, m.sender);
-  id(a, m.lease);
+  a.number(m.stripe_count);
+  a.require(m.stripe_count >= 1 && m.stripe_count <= kStripesMax);
+  each(a, m.leases, kStripesMax, kStripeLeaseBytes, [&](auto& lease) {
+    id(a, lease.stripe);
+    id(a, lease.sender);
+    id(a, lease.lease);
+    a.require(lease.stripe.value < m.stripe_count);
+  });
 }
 template <typename A>
 void fields(A& a, Of<A, Located> m) {

@@ -45,6 +45,8 @@ const PullStart kPullStart{object(1),
 std::vector<PeerMessage> one_of_each(const ObjectId& id = object(1)) {
   const Incarnation life{4};
   const TargetEpoch target_epoch{6};
+  const std::vector<StripeLease> leases = {{StripeIndex{2}, NodeId{5}, LeaseId{11}},
+                                           {StripeIndex{0}, NodeId{6}, LeaseId{12}}};
   const ReduceState reduce_state{id,     target_epoch, ReducePhase::kFailed, {1},
                                  {2, 3}, NodeId{6},    Code::kReduceFailed,  "few"};
   return {
@@ -74,7 +76,7 @@ std::vector<PeerMessage> one_of_each(const ObjectId& id = object(1)) {
                    Code::kStoreFull,
                    "full"},
       ResyncDone{true, true},
-      Grant{id, life, target_epoch, kMeta, 3, StripeIndex{2}, NodeId{5}, LeaseId{11}},
+      Grant{id, life, target_epoch, kMeta, 3, leases},
       Located{id, life, kMeta, NodeId{6}},
       Push{id, life, target_epoch, kMeta, {NodeId{1}, NodeId{2}}},
       PushTo{id, life, {NodeId{4}}},
@@ -279,7 +281,7 @@ TEST(Frame, AnEarlierVersionIsRefusedAndBothAreNamed) {
   ASSERT_FALSE(header);
   EXPECT_EQ(header.error().code, Code::kWrongVersion);
   EXPECT_EQ(header.error().text,
-            "the peer speaks wire version 1, this node 3; start both from the same release");
+            "the peer speaks wire version 1, this node 4; start both from the same release");
 }
 
 TEST(Frame, LengthsAreBoundedByType) {

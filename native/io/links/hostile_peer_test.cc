@@ -150,7 +150,7 @@ TEST_F(HostilePeer, AnEarlierWireVersionIsRefusedAndBothAreNamed) {
   send_bytes(fd, bytes);
   EXPECT_TRUE(is_closed(fd));
   EXPECT_EQ(links_.counters().versions_refused, 1U);
-  EXPECT_NE(links_.last_refusal().find("the peer speaks wire version 2, this node 3"),
+  EXPECT_NE(links_.last_refusal().find("the peer speaks wire version 3, this node 4"),
             std::string::npos)
       << links_.last_refusal();
 }

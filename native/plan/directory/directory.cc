@@ -31,12 +31,14 @@ bool is_whole(const std::vector<DirectoryEntry::Edge>& stripes) {
 }  // namespace
 
 // Hears the claim's sender, and this node if it made a copy of the payload, before it serves the
-// entry. Otherwise a receiver would be sent a copy that already exists.
+// entry. Otherwise a receiver would be sent a copy that already exists. The service waits for the
+// next poll or other message, so that claims of one turn share it.
 void Directory::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now,
                              const std::optional<Claim>& copy) {
   apply_claim(from, claim, epoch, now);
   if (copy) apply_claim(config_.node, *copy, epoch, now);
-  service(claim.object, now);
+  unserved_.insert(claim.object);
+  claimed_at_ = now;
 }
 
 void Directory::apply_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now) {
@@ -169,7 +171,7 @@ void Directory::merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Hol
   }
 }
 
-void Directory::recut(Entry& entry, std::uint16_t stripe_count) {
+void recut(DirectoryEntry& entry, std::uint16_t stripe_count) {
   if (entry.stripe_count == stripe_count) return;
   const bool first_cut = std::exchange(entry.stripe_count, stripe_count) == 0;
   for (auto& [node, holder] : entry.holders) {
@@ -177,14 +179,13 @@ void Directory::recut(Entry& entry, std::uint16_t stripe_count) {
     const bool whole =
         is_whole(holder.stripes) && (first_cut || entry.target_epoch.value == 0 ||
                                      holder.stripes[0].state == StripeState::kComplete);
-    const Edge first = whole ? holder.stripes[0] : Edge{};
+    const DirectoryEntry::Edge first = whole ? holder.stripes[0] : DirectoryEntry::Edge{};
     holder.stripes.assign(stripe_count, first);
   }
 }
 
-// True if nothing of the object is in flight and no node has a part of it, so it may be cut anew.
-bool Directory::is_untouched(const Entry& entry) {
-  const auto is_fresh = [](const Edge& edge) {
+bool is_untouched(const DirectoryEntry& entry) {
+  const auto is_fresh = [](const DirectoryEntry::Edge& edge) {
     return edge.state == StripeState::kIdle && edge.lease.value == 0 && edge.sender == kNoNode;
   };
   return entry.target_epoch.value == 0 &&
@@ -235,8 +236,7 @@ void Directory::break_cycles(Entry& entry, NodeId node) {
   }
 }
 
-// Voids the bytes known so far: every node that wants them starts again.
-void Directory::restart(Entry& entry, bool keep_waiting) {
+void restart(DirectoryEntry& entry, bool keep_waiting) {
   for (auto& [node, holder] : entry.holders) holder.stripes.clear();
   if (!keep_waiting) entry.holders.clear();
   entry.stripe_count = 0;
@@ -247,6 +247,7 @@ void Directory::restart(Entry& entry, bool keep_waiting) {
 }
 
 void Directory::handle_delete(NodeId from, const Delete& request, Instant now) {
+  serve_claims();
   if (!entries_.contains(request.object) && deletions_.covers(request)) {
     deletions_.begin(from, request, std::max(request.upto, Incarnation{1}), true, {}, now);
     return send_of_deletions();
@@ -301,11 +302,12 @@ void Directory::send_of_deletions() {
 }
 
 void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
+  serve_claims();
   if (is_deleted(locate.object)) {
     deletions_.refuse(from, locate.object);
     return send_of_deletions();
   }
-  entries_[locate.object].locates.insert_or_assign(from, Query{locate, now});
+  entries_[locate.object].locates.insert_or_assign(from, Entry::Query{locate, now});
   service(locate.object, now);
   if (locate.exists || !is_up_to_date()) return;
   const auto it = entries_.find(locate.object);
@@ -317,6 +319,7 @@ void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
 }
 
 void Directory::handle_resync_done(NodeId from, Instant now) {
+  serve_claims();
   awaited_.erase(from);
   const bool all_heard = end_silence(from, now);
   deletions_.handle_resync_done(from, now);
@@ -333,6 +336,7 @@ void Directory::handle_resync_done(NodeId from, Instant now) {
 }
 
 void Directory::handle_view(const Membership& view, Instant now) {
+  serve_claims();
   // Without a view this shard knew no member, and took every deletion for ended. The nodes that
   // asked ask again.
   if (epoch_.value == 0) deletions_ = Deletions(config_);
@@ -376,6 +380,7 @@ void Directory::handle_view(const Membership& view, Instant now) {
 }
 
 void Directory::handle_link_down(NodeId node) {
+  serve_claims();
   deletions_.handle_link_down(node);
   newer_.erase(node);
   awaited_.insert(node);
@@ -393,6 +398,7 @@ void Directory::handle_link_down(NodeId node) {
 // both: claim that wants and knows that it was put.  Nothing is lost.
 // Test: NetworkFaults.PutWhoseClaimIsLostWithItsLinkIsNotLost.
 void Directory::handle_unreachable(NodeId node) {
+  serve_claims();
   if (live_.contains(node)) unreachable_.insert(node);
 }
 
@@ -405,6 +411,7 @@ bool Directory::end_silence(NodeId node, Instant now) {
 }
 
 void Directory::handle_node_dead(NodeId node, Instant now) {
+  serve_claims();
   const bool last_word = end_silence(node, now);
   live_.erase(node);
   awaited_.erase(node);
@@ -440,6 +447,7 @@ void Directory::remove_node(NodeId node, Instant now) {
 }
 
 void Directory::handle_reduce_state(const ReduceState& state, Instant now) {
+  serve_claims();
   if (is_deleted(state.target)) return;
   Entry& entry = entries_[state.target];
   if (state.target_epoch > entry.target_epoch) {
@@ -458,6 +466,7 @@ void Directory::handle_reduce_state(const ReduceState& state, Instant now) {
 }
 
 void Directory::handle_timeout(Instant now) {
+  serve_claims();
   deletions_.handle_timeout(now);
   send_of_deletions();
   while (!timers_.empty() && timers_.begin()->first <= now) {
@@ -469,13 +478,17 @@ void Directory::handle_timeout(Instant now) {
 }
 
 std::optional<Parcel> Directory::poll_parcel() {
+  if (parcels_.empty()) serve_claims();
   if (parcels_.empty()) return std::nullopt;
   Parcel parcel = std::move(parcels_.front());
   parcels_.pop_front();
+  ++parcels_polled_;
+  if (parcels_.empty()) open_grants_.clear();
   return parcel;
 }
 
 std::optional<Instant> Directory::poll_timeout() const {
+  if (!unserved_.empty()) return claimed_at_;
   if (timers_.empty()) return deletions_.poll_timeout();
   return earlier(deletions_.poll_timeout(), timers_.begin()->first);
 }
@@ -485,6 +498,7 @@ std::size_t Directory::entry_count() const {
 }
 
 void Directory::send(NodeId to, PeerMessage body, bool with_payload) {
+  open_grants_.erase(to);
   parcels_.push_back({to, std::move(body), with_payload});
 }
 

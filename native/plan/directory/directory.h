@@ -5,7 +5,6 @@
 // (decision 3). Queries may come before the object. Per stripe the edges form a forest.
 #pragma once
 
-#include <algorithm>
 #include <deque>
 #include <map>
 #include <optional>
@@ -64,7 +63,6 @@ class Directory {
   using Entry = DirectoryEntry;
   using Edge = Entry::Edge;
   using Holder = Entry::Holder;
-  using Query = Entry::Query;
   // claims (directory.cc)
   void apply_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now);
   bool end_silence(NodeId node, Instant now);
@@ -74,15 +72,14 @@ class Directory {
   void merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry& entry, Edge& edge,
                     Instant now);
   void note_adopter(NodeId from, const Claim& claim, Entry& entry, Instant now) const;
-  static void recut(Entry& entry, std::uint16_t stripe_count);
   void break_cycles(Entry& entry, NodeId node);
-  void restart(Entry& entry, bool keep_waiting);
   void remove_node(NodeId node, Instant now);
   void begin_deletion(NodeId from, const Delete& request, Entry& entry, Instant now);
   void forget(const ObjectId& object);
   void send_of_deletions();
 
   // service (directory_service.cc): all that an entry owes any node, after any change
+  void serve_claims();
   void service(const ObjectId& object, Instant now);
   void service_all(Instant now);
   void decide_stripes(Entry& entry) const;
@@ -90,8 +87,8 @@ class Directory {
   [[nodiscard]] std::optional<std::string> why_lost(const Entry& entry) const;
   void answer_lost(const ObjectId& object, Entry& entry);
   // keeping (directory_keeping.cc)
-  [[nodiscard]] static bool is_orphaned(const Entry& entry);
   [[nodiscard]] bool is_kept(const Entry& entry) const;
+  void expire_waits(const ObjectId& object, Entry& entry, Instant now);
   void watch_owner(Entry& entry, Instant now);
   void tell_standing(const ObjectId& object, Entry& entry);
   void find_adopter(const ObjectId& object, Entry& entry, Instant now);
@@ -99,13 +96,11 @@ class Directory {
   void push_small(const ObjectId& object, Entry& entry, Instant now);
   void grant_stripes(const ObjectId& object, Entry& entry, Instant now);
   void answer_locates(const ObjectId& object, Entry& entry, Instant now);
-  void expire_waits(const ObjectId& object, Entry& entry, Instant now);
-  [[nodiscard]] static bool has_begun(const Entry& entry);
   bool grant_whole_plan(const ObjectId& object, Entry& entry, Instant now);
   void join_as_interior(const ObjectId& object, Entry& entry, NodeId node, Instant now);
   void grant(const ObjectId& object, Entry& entry, NodeId node, std::size_t stripe, NodeId sender,
              Instant now);
-  [[nodiscard]] static bool is_untouched(const Entry& entry);
+  void send_lease(const ObjectId& object, const Entry& entry, NodeId to, StripeLease lease);
   [[nodiscard]] bool counts(const Entry& entry, NodeId receiver, Instant now) const;
   [[nodiscard]] SenderEdges edges_by_sender(const Entry& entry, Instant now) const;
   [[nodiscard]] std::vector<SenderCandidate> find_candidates(const Entry& entry, NodeId receiver,
@@ -143,7 +138,11 @@ class Directory {
   std::set<NodeId> unreachable_;  // likewise since their link broke; they may have put more
   std::set<NodeId> awaited_;      // both, and members whose link is up again
   Instant heard_at_;              // when the last of them was heard
+  std::set<ObjectId> unserved_;   // what was claimed since the last service, lately at the instant
+  Instant claimed_at_;
   std::deque<Parcel> parcels_;
+  std::uint64_t parcels_polled_ = 0;
+  std::map<NodeId, std::uint64_t> open_grants_;  // number of the parcel, if it is the node's last
   DirectoryStats stats_;
 };
 

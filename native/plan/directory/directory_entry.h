@@ -81,6 +81,16 @@ struct DirectoryEntry {
   std::optional<Instant> deadline;
 };
 
+// Voids the bytes known so far: every node that wants them starts again.
+void restart(DirectoryEntry& entry, bool keep_waiting);
+void recut(DirectoryEntry& entry, std::uint16_t stripe_count);
+// True if nothing of the object is in flight and no node has a part of it, so it may be cut anew.
+[[nodiscard]] bool is_untouched(const DirectoryEntry& entry);
+// True if any node has a stripe of the object, or makes one.
+[[nodiscard]] bool is_held(const DirectoryEntry& entry);
+[[nodiscard]] bool has_begun(const DirectoryEntry& entry);
+[[nodiscard]] bool is_orphaned(const DirectoryEntry& entry);
+
 using SenderEdges = std::map<NodeId, std::uint32_t>;  // number of edges that each node feeds
 
 struct DirectoryStats {

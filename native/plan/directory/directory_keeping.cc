@@ -34,6 +34,7 @@ bool is_handed_over(const DirectoryEntry::Holder& holder) {
 }  // namespace
 
 void Directory::handle_orphan(const Orphan& orphan, Instant now) {
+  serve_claims();
   if (is_deleted(orphan.object)) return;
   Entry& entry = entries_[orphan.object];
   const Incarnation upto =
@@ -44,6 +45,7 @@ void Directory::handle_orphan(const Orphan& orphan, Instant now) {
 }
 
 void Directory::handle_draining(NodeId node, bool draining, Instant now) {
+  serve_claims();
   const bool changed = draining ? draining_.insert(node).second : draining_.erase(node) > 0;
   if (changed) service_all(now);
 }
@@ -64,7 +66,7 @@ void Directory::watch_owner(Entry& entry, Instant now) {
   entry.orphaned_upto = std::max({entry.orphaned_upto, entry.incarnation, Incarnation{1}});
 }
 
-bool Directory::is_orphaned(const Entry& entry) {
+bool is_orphaned(const DirectoryEntry& entry) {
   return entry.known && entry.incarnation <= entry.orphaned_upto;
 }
 
@@ -155,6 +157,53 @@ void Directory::note_adopter(NodeId from, const Claim& claim, Entry& entry, Inst
   if (is_whole && (claim.pinned || claim.orphaned)) return;
   entry.declined.insert(from);
   entry.declined_until = now + kAdoptRetry;
+}
+
+// The grace of a wait begins when the last member has reported, because a member reports its new
+// puts as well. A link that breaks again and again defers it at most ten times.
+Instant Directory::grace_end(Instant since) const {
+  constexpr std::int64_t kDeferralsMax = 10;
+  const Instant latest = since + config_.lost_grace * kDeferralsMax;
+  return std::max(since, std::min(heard_at_, latest)) + config_.lost_grace;
+}
+
+// Answers waits for an object that existed and that no node has claimed for the grace. An
+// uncommitted result counts as claimed if a node has or makes a whole stripe of it, or if its
+// reduce still runs.
+void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) {
+  const bool may_come = entry.known && (entry.committed || is_held(entry));
+  const bool is_running = entry.reduce && entry.reduce->phase == ReducePhase::kRunning;
+  if (may_come || is_running || !may_say_lost()) return;
+  const bool was_there = entry.reduce && entry.reduce->phase == ReducePhase::kCommitted;
+  for (auto& [node, holder] : entry.holders) {
+    if (!holder.wants || !(holder.exists || was_there)) continue;
+    if (const Instant until = grace_end(holder.since); now < until) {
+      wake_at(entry, until);
+      continue;
+    }
+    holder.wants = false;
+    ++stats_.losses;
+    send(node,
+         Lost{object, Code::kObjectLost,
+              "object " + short_name(object) +
+                  " lost: it was put, and no live node has it (the nodes that held it died)"});
+  }
+  for (auto at = entry.locates.begin(); at != entry.locates.end();) {
+    if (!at->second.locate.exists && !was_there) {
+      ++at;
+      continue;
+    }
+    if (const Instant until = grace_end(at->second.since); now < until) {
+      wake_at(entry, until);
+      ++at;
+      continue;
+    }
+    ++stats_.losses;
+    send(at->first, Lost{object, Code::kObjectLost,
+                         "object " + short_name(object) +
+                             " lost: it was put, and no live node has it (its holders died)"});
+    at = entry.locates.erase(at);
+  }
 }
 
 }  // namespace hoplite

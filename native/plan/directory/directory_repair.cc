@@ -67,6 +67,7 @@ struct Others {  // rates of the edges besides the judged one
 }  // namespace
 
 void Directory::handle_progress(NodeId from, const Progress& progress, Instant now) {
+  serve_claims();
   const auto at = entries_.find(progress.object);
   if (at == entries_.end()) return;
   Entry& entry = at->second;

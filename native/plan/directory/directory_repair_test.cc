@@ -11,11 +11,11 @@ class DirectoryRepair : public DirectoryTest {
   DirectoryRepair() {
     has(kA);
     wants(kB);
-    b_ = only<Grant>(kB);
+    b_ = only<Granted>(kB);
     wants(kC);
-    c_ = only<Grant>(kC);
+    c_ = only<Granted>(kC);
     wants(kD);
-    d_ = only<Grant>(kD);
+    d_ = only<Granted>(kD);
     EXPECT_EQ(b_.sender, kA);
     EXPECT_EQ(c_.sender, kB);
     EXPECT_EQ(d_.sender, kC);
@@ -31,7 +31,7 @@ class DirectoryRepair : public DirectoryTest {
     is_at(kD, d_, at_.d += gains.d);
   }
 
-  Grant b_, c_, d_;
+  Granted b_, c_, d_;
   Gains at_;
 };
 
@@ -51,7 +51,7 @@ TEST_F(DirectoryRepair, MovesAnEdgeThatIsSilentWhileItsSenderHasMoreAndNoneBelow
   pass({20, 0, 0});
   expect_silence();
   pass({20, 0, 0});
-  const Grant moved = only<Grant>(kC);
+  const Granted moved = only<Granted>(kC);
   EXPECT_EQ(moved.sender, kA) << "D gets its bytes from C, B is the silent one";
   EXPECT_GT(moved.lease, c_.lease);
 }
@@ -63,7 +63,7 @@ TEST_F(DirectoryRepair, MovesTheReceiverOfASenderThatSaysNothingAnyMore) {
     is_at(kC, c_, at_.c);
     is_at(kD, d_, at_.d);
   }
-  EXPECT_EQ(only<Grant>(kC).sender, kA);
+  EXPECT_EQ(only<Granted>(kC).sender, kA);
 }
 
 TEST_F(DirectoryRepair, LeavesAnEdgeAloneWhoseReceiverIsAtWorkForOtherObjects) {
@@ -77,7 +77,7 @@ TEST_F(DirectoryRepair, LeavesAnEdgeAloneWhoseReceiverIsAtWorkForOtherObjects) {
   expect_silence();
   pass({20, 0, 20});
   pass({20, 0, 20});
-  EXPECT_EQ(only<Grant>(kC).sender, kA) << "judged again, from then on";
+  EXPECT_EQ(only<Granted>(kC).sender, kA) << "judged again, from then on";
 }
 
 TEST_F(DirectoryRepair, LetsAMovedEdgeRestLongerEachTime) {
@@ -85,7 +85,7 @@ TEST_F(DirectoryRepair, LetsAMovedEdgeRestLongerEachTime) {
   std::vector<int> moved_in;
   for (int window = 0; window < 100; ++window) {
     pass({20, 0, 0});
-    for (const Grant& grant : of<Grant>(take(), kC)) {
+    for (const Granted& grant : of<Granted>(take(), kC)) {
       moved_in.push_back(window);
       c_ = grant;
     }
@@ -102,11 +102,11 @@ TEST_F(DirectoryRepair, MakesASlowNodeALeafAfterThreePeriods) {
   pass({20, 6, 6});
   expect_silence();
   pass({20, 6, 6});
-  const Grant moved = only<Grant>(kD);
+  const Granted moved = only<Granted>(kD);
   EXPECT_EQ(moved.sender, kB) << "the origin has sent its copy";
   d_ = moved;
   wants(kHome);
-  EXPECT_EQ(only<Grant>(kHome).sender, kD) << "C has room, and nobody shall depend on it";
+  EXPECT_EQ(only<Granted>(kHome).sender, kD) << "C has room, and nobody shall depend on it";
 }
 
 TEST_F(DirectoryRepair, TakesNoStrikeFromAPeriodInWhichItIsFastEnough) {
@@ -123,8 +123,8 @@ TEST_F(DirectoryRepair, HasNoEarForProgressUnderAnOlderLease) {
   pass({20, 20, 20});
   pass({20, 0, 0});
   pass({20, 0, 0});
-  const Grant moved = only<Grant>(kC);
-  const Grant old = std::exchange(c_, moved);
+  const Granted moved = only<Granted>(kC);
+  const Granted old = std::exchange(c_, moved);
   for (int window = 0; window < 20; ++window) {
     pass({20, 20, 20});
     is_at(kC, old, 0);
@@ -140,8 +140,8 @@ TEST_F(DirectoryRepair, AdoptsACompleteCopyWhenTheSenderIsSlow) {
   take();
   pass({20, 6, 6});
   const auto sent = take();
-  ASSERT_EQ(of<Grant>(sent, kC).size(), 1U);
-  EXPECT_EQ(of<Grant>(sent, kC)[0].sender, kHome);
+  ASSERT_EQ(of<Granted>(sent, kC).size(), 1U);
+  EXPECT_EQ(of<Granted>(sent, kC)[0].sender, kHome);
 }
 
 // Slow links and large blocks: a window without a block means nothing.
@@ -165,7 +165,7 @@ TEST_F(DirectoryTest, PlansForAllWhoWaitSoThatNobodyUploadsMoreThanOneCopy) {
   std::map<NodeId, std::uint32_t> edges;
   std::set<std::pair<NodeId, StripeIndex>> fed;
   for (const Parcel& parcel : take()) {
-    const Grant& grant = std::get<Grant>(parcel.body);
+    const Granted grant = read_lease(parcel);
     ++edges[grant.sender];
     EXPECT_TRUE(fed.emplace(parcel.to, grant.stripe).second) << "twice";
   }
@@ -174,11 +174,25 @@ TEST_F(DirectoryTest, PlansForAllWhoWaitSoThatNobodyUploadsMoreThanOneCopy) {
   for (const auto& [node, count] : edges) EXPECT_LE(count, 3U) << node.value;
 }
 
+TEST_F(DirectoryTest, LeasesAllStripesOfAReceiverInOneMessage) {
+  reset(3);
+  has(kA);
+  for (const NodeId node : {kB, kC, kD}) wants(node);
+  std::map<NodeId, int> messages;
+  while (const auto parcel = directory_.poll_parcel()) {
+    const Grant& grant = std::get<Grant>(parcel->body);
+    EXPECT_EQ(grant.leases.size(), 3U);
+    ++messages[parcel->to];
+  }
+  EXPECT_EQ(messages, (std::map<NodeId, int>{{kB, 1}, {kC, 1}, {kD, 1}}));
+  EXPECT_EQ(directory_.stats().regrants, 0U) << "claims of one turn have one plan";
+}
+
 // Returns the sender in the last grant of each stripe, for every receiver with a grant.
 std::map<std::pair<NodeId, StripeIndex>, NodeId> senders_of(const std::vector<Parcel>& sent) {
   std::map<std::pair<NodeId, StripeIndex>, NodeId> senders;
   for (const Parcel& parcel : sent) {
-    const Grant& grant = std::get<Grant>(parcel.body);
+    const Granted grant = read_lease(parcel);
     senders[{parcel.to, grant.stripe}] = grant.sender;
   }
   return senders;
@@ -216,16 +230,16 @@ TEST_F(DirectoryTest, CutsAnObjectForThoseWhoWaitUntilTheFirstIsServed) {
   reset(0);
   has(kA);
   wants(kB);
-  EXPECT_EQ(only<Grant>(kB).stripe_count, 1) << "a small one, for one";
+  EXPECT_EQ(only<Granted>(kB).stripe_count, 1) << "a small one, for one";
   wants(kC);
-  EXPECT_EQ(only<Grant>(kC).stripe_count, 1) << "it stays as it is while it is on its way";
+  EXPECT_EQ(only<Granted>(kC).stripe_count, 1) << "it stays as it is while it is on its way";
   reset(0);
   wants(kB);
   wants(kC);
   wants(kD);
   has(kA);
   for (const Parcel& parcel : take()) {
-    EXPECT_EQ(std::get<Grant>(parcel.body).stripe_count, 3);
+    EXPECT_EQ(read_lease(parcel).stripe_count, 3);
   }
 }
 
@@ -237,11 +251,11 @@ class DirectoryRing : public DirectoryTest {
                  .pinned = true,
                  .meta = {256_KiB, 1024, {{DType::kFloat32, 256_KiB}}, "float32"}});
   }
-  std::vector<Grant> grants_after_it_wants(NodeId node) {
+  std::vector<Granted> grants_after_it_wants(NodeId node) {
     wants(node);
-    std::vector<Grant> grants;
+    std::vector<Granted> grants;
     for (const Parcel& parcel : take()) {
-      grants.push_back(std::get<Grant>(parcel.body));
+      grants.push_back(read_lease(parcel));
       fed_by_[{parcel.to, grants.back().stripe}] = grants.back().sender;
     }
     return grants;
@@ -262,7 +276,7 @@ TEST_F(DirectoryRing, BalancesAForestOnceWhenItTurnsOutToHaveOthersBesideIt) {
   for (const NodeId node : {kD, kC, kB}) grants_after_it_wants(node);
   is_busy_elsewhere(kC);
   for (const Parcel& parcel : take()) {
-    const auto& grant = std::get<Grant>(parcel.body);
+    const Granted grant = read_lease(parcel);
     fed_by_[{parcel.to, grant.stripe}] = grant.sender;
   }
   const ForestPlan plan(3, 2);

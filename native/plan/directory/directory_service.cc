@@ -2,6 +2,7 @@
 // Messages that the directory sends: after any change, service() looks at the entry and sends all
 // that it owes.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "plan/directory/directory.h"
@@ -34,17 +35,6 @@ std::uint16_t stripes_for(const DirectoryEntry& entry, const EngineConfig& confi
   return static_cast<std::uint16_t>(std::min<std::uint32_t>(config.broadcast_stripes, blocks));
 }
 
-// True if any node has a stripe of the object, or makes one.
-bool is_held(const DirectoryEntry& entry) {
-  return std::any_of(entry.holders.begin(), entry.holders.end(), [](const auto& holder) {
-    return std::any_of(holder.second.stripes.begin(), holder.second.stripes.end(),
-                       [](const DirectoryEntry::Edge& edge) {
-                         return edge.state == StripeState::kRoot ||
-                                edge.state == StripeState::kComplete;
-                       });
-  });
-}
-
 // True if the node is to be a leaf, or gets the stripe through such a node.
 bool is_below_slow(const DirectoryEntry& entry, NodeId node, std::size_t stripe) {
   for (std::size_t steps = 0; steps <= entry.holders.size(); ++steps) {
@@ -59,6 +49,21 @@ bool is_below_slow(const DirectoryEntry& entry, NodeId node, std::size_t stripe)
 }
 
 }  // namespace
+
+bool is_held(const DirectoryEntry& entry) {
+  return std::any_of(entry.holders.begin(), entry.holders.end(), [](const auto& holder) {
+    return std::any_of(holder.second.stripes.begin(), holder.second.stripes.end(),
+                       [](const DirectoryEntry::Edge& edge) {
+                         return edge.state == StripeState::kRoot ||
+                                edge.state == StripeState::kComplete;
+                       });
+  });
+}
+
+// Serves what was claimed since the last service: many claims of one object cost one service.
+void Directory::serve_claims() {
+  for (const ObjectId& object : std::exchange(unserved_, {})) service(object, claimed_at_);
+}
 
 void Directory::service(const ObjectId& object, Instant now) {
   const auto it = entries_.find(object);
@@ -266,7 +271,7 @@ void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now)
   }
 }
 
-bool Directory::has_begun(const Entry& entry) {
+bool has_begun(const DirectoryEntry& entry) {
   const std::uint32_t total = stripe_blocks(entry.meta.block_count(), entry.stripe_count, {});
   return entry.has_begun || !is_beginning(0, total);
 }
@@ -357,9 +362,31 @@ void Directory::grant(const ObjectId& object, Entry& entry, NodeId node, std::si
   edge.course.begun = now;
   edge.course.first = edge.course.mark = edge.course.ready;
   edge.course.silent = edge.course.slow = 0;
-  send(node, Grant{object, entry.incarnation, entry.target_epoch, entry.meta, entry.stripe_count,
-                   StripeIndex{static_cast<std::uint16_t>(stripe)}, sender, edge.lease});
-  if (entry.reduce && entry.committed) send(node, *entry.reduce);
+  send_lease(object, entry, node,
+             {StripeIndex{static_cast<std::uint16_t>(stripe)}, sender, edge.lease});
+}
+
+// Adds the lease to the last message to that node if that is a grant of the same bytes, so that one
+// message leases all stripes of a receiver. Otherwise it begins a grant.
+void Directory::send_lease(const ObjectId& object, const Entry& entry, NodeId to,
+                           StripeLease lease) {
+  const auto open = open_grants_.find(to);
+  if (open != open_grants_.end() && open->second >= parcels_polled_) {
+    auto& grant = std::get<Grant>(parcels_[open->second - parcels_polled_].body);
+    const bool is_it = grant.object == object && name_of_bytes(grant) == name_of_bytes(entry) &&
+                       grant.stripe_count == entry.stripe_count;
+    if (is_it) {
+      std::erase_if(grant.leases, [&](const auto& old) { return old.stripe == lease.stripe; });
+      grant.leases.push_back(lease);
+      return;
+    }
+  }
+  Grant grant{object,     entry.incarnation,  entry.target_epoch,
+              entry.meta, entry.stripe_count, {lease}};
+  send(to, std::move(grant));
+  const std::uint64_t place = parcels_polled_ + parcels_.size() - 1;
+  if (entry.reduce && entry.committed) send(to, *entry.reduce);
+  open_grants_[to] = place;
 }
 
 // True if the receiver's edge uses up its sender's room. Slow and mute nodes take next to no
@@ -474,53 +501,6 @@ void Directory::answer_locates(const ObjectId& object, Entry& entry, Instant now
                          entry.meta.size_bytes <= config_.inline_bytes_max;
     send(it->first, Located{object, entry.incarnation, entry.meta, best}, carries);
     it = entry.locates.erase(it);
-  }
-}
-
-// The grace of a wait begins when the last member has reported, because a member reports its new
-// puts as well. A link that breaks again and again defers it at most ten times.
-Instant Directory::grace_end(Instant since) const {
-  constexpr std::int64_t kDeferralsMax = 10;
-  const Instant latest = since + config_.lost_grace * kDeferralsMax;
-  return std::max(since, std::min(heard_at_, latest)) + config_.lost_grace;
-}
-
-// Answers waits for an object that existed and that no node has claimed for the grace. An
-// uncommitted result counts as claimed if a node has or makes a whole stripe of it, or if its
-// reduce still runs.
-void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) {
-  const bool may_come = entry.known && (entry.committed || is_held(entry));
-  const bool is_running = entry.reduce && entry.reduce->phase == ReducePhase::kRunning;
-  if (may_come || is_running || !may_say_lost()) return;
-  const bool was_there = entry.reduce && entry.reduce->phase == ReducePhase::kCommitted;
-  for (auto& [node, holder] : entry.holders) {
-    if (!holder.wants || !(holder.exists || was_there)) continue;
-    if (const Instant until = grace_end(holder.since); now < until) {
-      wake_at(entry, until);
-      continue;
-    }
-    holder.wants = false;
-    ++stats_.losses;
-    send(node,
-         Lost{object, Code::kObjectLost,
-              "object " + short_name(object) +
-                  " lost: it was put, and no live node has it (the nodes that held it died)"});
-  }
-  for (auto at = entry.locates.begin(); at != entry.locates.end();) {
-    if (!at->second.locate.exists && !was_there) {
-      ++at;
-      continue;
-    }
-    if (const Instant until = grace_end(at->second.since); now < until) {
-      wake_at(entry, until);
-      ++at;
-      continue;
-    }
-    ++stats_.losses;
-    send(at->first, Lost{object, Code::kObjectLost,
-                         "object " + short_name(object) +
-                             " lost: it was put, and no live node has it (its holders died)"});
-    at = entry.locates.erase(at);
   }
 }
 

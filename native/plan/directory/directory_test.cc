@@ -11,7 +11,7 @@ using DirectoryShard = DirectoryTest;
 TEST_F(DirectoryShard, GrantsAWaiterWhatAHolderHas) {
   has(kA);
   wants(kB);
-  const Grant grant = only<Grant>(kB);
+  const Granted grant = only<Granted>(kB);
   EXPECT_EQ(grant.sender, kA);
   EXPECT_EQ(grant.meta, kMeta);
   EXPECT_EQ(grant.incarnation, Incarnation{1});
@@ -22,32 +22,32 @@ TEST_F(DirectoryShard, AnswersAGetThatCameBeforeThePut) {
   elapse(100_s);
   expect_silence();
   writes(kA);
-  EXPECT_EQ(only<Grant>(kB).sender, kA) << "a put that is still being written is streamed";
+  EXPECT_EQ(only<Granted>(kB).sender, kA) << "a put that is still being written is streamed";
 }
 
 TEST_F(DirectoryShard, FeedsALatecomerFromAReceiverSoThatTheOriginSendsOneCopy) {
   has(kA);
   wants(kB);
-  EXPECT_EQ(only<Grant>(kB).sender, kA);
+  EXPECT_EQ(only<Granted>(kB).sender, kA);
   wants(kC);
-  EXPECT_EQ(only<Grant>(kC).sender, kB);
+  EXPECT_EQ(only<Granted>(kC).sender, kB);
   wants(kD);
-  EXPECT_EQ(only<Grant>(kD).sender, kC);
+  EXPECT_EQ(only<Granted>(kD).sender, kC);
 }
 
 TEST_F(DirectoryShard, MovesAReceiverWhoseSenderFailedItAndComesBackToTheOnlyOneAfterADelay) {
   has(kA);
   wants(kB);
-  const Grant first = only<Grant>(kB);
+  const Granted first = only<Granted>(kB);
   failed(kB, first);
   expect_silence();
   elapse(kRegrantDelay);
-  const Grant second = only<Grant>(kB);
+  const Granted second = only<Granted>(kB);
   EXPECT_EQ(second.sender, kA);
   EXPECT_GT(second.lease, first.lease);
   has(kC);
   failed(kB, second);
-  EXPECT_EQ(only<Grant>(kB).sender, kC) << "another holder serves at once";
+  EXPECT_EQ(only<Granted>(kB).sender, kC) << "another holder serves at once";
 }
 
 TEST_F(DirectoryShard, MovesTheReceiversOfADeadNode) {
@@ -56,16 +56,16 @@ TEST_F(DirectoryShard, MovesTheReceiversOfADeadNode) {
   wants(kC);
   take();
   die(kB);
-  EXPECT_EQ(only<Grant>(kC).sender, kA);
+  EXPECT_EQ(only<Granted>(kC).sender, kA);
 }
 
 TEST_F(DirectoryShard, IgnoresAClaimThatCrossesItsNewerGrant) {
   has(kA);
   wants(kB);
-  const Grant old = only<Grant>(kB);
+  const Granted old = only<Granted>(kB);
   has(kC);
   die(kA);
-  const Grant fresh = only<Grant>(kB);
+  const Granted fresh = only<Granted>(kB);
   EXPECT_EQ(fresh.sender, kC);
   receives(kB, old);
   failed(kB, old);
@@ -73,25 +73,25 @@ TEST_F(DirectoryShard, IgnoresAClaimThatCrossesItsNewerGrant) {
   expect_silence();
   failed(kB, fresh);
   elapse(10_s);
-  EXPECT_EQ(only<Grant>(kB).sender, kC);
+  EXPECT_EQ(only<Granted>(kB).sender, kC);
 }
 
-// home: Grant(lease 2) -> receiver │ the link breaks: the grant is lost │ receiver: claim with
+// home: Granted(lease 2) -> receiver │ the link breaks: the grant is lost │ receiver: claim with
 // lease 1. The home must take such claims for current.
 TEST_F(DirectoryShard, BelievesAReceiverAgainWhoseNewerGrantWasLostWithTheLink) {
   has(kA);
   has(kC);
   wants(kB);
-  const Grant old = only<Grant>(kB);
+  const Granted old = only<Granted>(kB);
   failed(kB, old);
-  const Grant lost = only<Grant>(kB);
+  const Granted lost = only<Granted>(kB);
   EXPECT_NE(lost.sender, old.sender);
   directory_.handle_link_down(kB);
   receives(kB, old);
   done(kB);
   expect_silence();
   failed(kB, old);
-  const Grant third = only<Grant>(kB);
+  const Granted third = only<Granted>(kB);
   EXPECT_EQ(third.sender, lost.sender);
   EXPECT_GT(third.lease, lost.lease);
 }
@@ -110,14 +110,14 @@ TEST_F(DirectoryShard, ForgetsWhatAHolderNoLongerClaimsAfterItsLinkBroke) {
 TEST_F(DirectoryShard, SaysLostOnlyWhenNobodyCanTurnOutToHaveIt) {
   has(kA);
   wants(kB);
-  const Grant grant = only<Grant>(kB);
+  const Granted grant = only<Granted>(kB);
   die(kA);
   expect_silence();  // its last block may have come
   failed(kB, grant);
   EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
   has(kC);
   wants(kD);
-  EXPECT_EQ(only<Grant>(kD).sender, kC) << "it was found again";
+  EXPECT_EQ(only<Granted>(kD).sender, kC) << "it was found again";
 }
 
 TEST_F(DirectoryShard, SaysNothingIsLostWhileItDoesNotReachAMember) {
@@ -132,7 +132,7 @@ TEST_F(DirectoryShard, SaysNothingIsLostWhileItDoesNotReachAMember) {
   expect_silence();
   has(kA);  // its put, which this shard has not heard of
   done(kA);
-  EXPECT_EQ(only<Grant>(kB).sender, kA);
+  EXPECT_EQ(only<Granted>(kB).sender, kA);
 }
 
 TEST_F(DirectoryShard, SaysThatItIsLostWhenTheLastUnreachableMemberHasNotPutIt) {
@@ -156,7 +156,7 @@ TEST_F(DirectoryShard, SaysThatItIsLostWhenTheLastUnreachableMemberHasNotPutIt) 
 TEST_F(DirectoryShard, SaysNothingIsLostWhileItRecovers) {
   has(kA);
   wants(kB);
-  const Grant grant = only<Grant>(kB);
+  const Granted grant = only<Granted>(kB);
   change_view({kHome, kB, kC, kD});  // without A
   failed(kB, grant);
   done(kB);
@@ -164,13 +164,13 @@ TEST_F(DirectoryShard, SaysNothingIsLostWhileItRecovers) {
   elapse(10_s);
   expect_silence();
   claim(kC, {.state = StripeState::kComplete});
-  EXPECT_EQ(only<Grant>(kB).sender, kC) << "what is known is granted at once";
+  EXPECT_EQ(only<Granted>(kB).sender, kC) << "what is known is granted at once";
 }
 
 TEST_F(DirectoryShard, SaysLostWhenAllHaveReportedAndNobodyHasIt) {
   has(kA);
   wants(kB);
-  const Grant grant = only<Grant>(kB);
+  const Granted grant = only<Granted>(kB);
   change_view({kHome, kB, kC, kD});
   failed(kB, grant);
   for (const NodeId node : {kB, kC, kD}) done(node);
@@ -180,7 +180,7 @@ TEST_F(DirectoryShard, SaysLostWhenAllHaveReportedAndNobodyHasIt) {
 TEST_F(DirectoryShard, SaysLostWhenTheLastOneThatItHasNotHeardDies) {
   has(kA);
   wants(kB);
-  const Grant grant = only<Grant>(kB);
+  const Granted grant = only<Granted>(kB);
   change_view({kHome, kB, kC, kD});
   failed(kB, grant);
   for (const NodeId node : {kB, kC}) done(node);
@@ -199,7 +199,7 @@ TEST_F(DirectoryShard, SaysNothingThatItFoundLostUnderAnOlderViewUntilAllAreHear
   for (const NodeId node : {kB, kD}) done(node);
   expect_silence();
   claim(kC, {.state = StripeState::kComplete, .pinned = true});  // put again meanwhile
-  EXPECT_EQ(only<Grant>(kB).sender, kC);
+  EXPECT_EQ(only<Granted>(kB).sender, kC);
 }
 
 TEST_F(DirectoryShard, BreaksACircleThatTwoHomesHaveMade) {
@@ -208,7 +208,7 @@ TEST_F(DirectoryShard, BreaksACircleThatTwoHomesHaveMade) {
   claim(kB, {.state = StripeState::kReceiving, .lease = 3, .sender = kC, .wants = true});
   claim(kC, {.state = StripeState::kReceiving, .lease = 4, .sender = kB, .wants = true});
   for (const NodeId node : {kA, kB, kC, kD}) done(node);
-  const Grant grant = only<Grant>(kC);
+  const Granted grant = only<Granted>(kC);
   EXPECT_EQ(grant.sender, kA);
   EXPECT_GT(grant.lease, LeaseId{4});
 }
@@ -230,7 +230,7 @@ TEST_F(DirectoryShard, WaitsForWhatAMemberHasPutSinceItSaidWhatItHas) {
   done(kA);
   expect_silence();
   has(kA);
-  EXPECT_EQ(only<Grant>(kB).sender, kA);
+  EXPECT_EQ(only<Granted>(kB).sender, kA);
 }
 
 TEST_F(DirectoryShard, SaysThatAnObjectIsLostThoughALinkBreaksAgainAndAgain) {
@@ -262,14 +262,14 @@ TEST_F(DirectoryShard, TakesNoLeaseFromAClaimThatItHasNotGiven) {
   claim(kC, {.lease = ~0U, .sender = kA});
   has(kA);
   wants(kB);
-  EXPECT_EQ(only<Grant>(kB).lease, LeaseId{1});
+  EXPECT_EQ(only<Granted>(kB).lease, LeaseId{1});
   change_view({kHome, kA, kB, kC, kD});
   claim(kC, {.lease = ~0U, .sender = kA});
   claim(kD, {.lease = 7, .sender = kA});
   for (const NodeId node : {kA, kB, kC, kD}) done(node);
   has(kA);
   wants(kB);
-  EXPECT_EQ(only<Grant>(kB).lease, LeaseId{8}) << "an older home had given the seventh";
+  EXPECT_EQ(only<Granted>(kB).lease, LeaseId{8}) << "an older home had given the seventh";
 }
 
 TEST_F(DirectoryShard, AwaitsWhatAMemberHasOncePerViewAndLink) {
@@ -289,6 +289,7 @@ TEST_F(DirectoryShard, WaitsForEverForAnObjectThatNobodyKnowsToExist) {
   expect_silence();
   EXPECT_EQ(directory_.entry_count(), 1U);
   claim(kB, {.incarnation = 0});
+  ASSERT_TRUE(take().empty());
   EXPECT_EQ(directory_.entry_count(), 0U) << "the question was taken back";
 }
 
@@ -299,7 +300,7 @@ TEST_F(DirectoryShard, RefusesASecondObjectWithAnotherLayoutUnderTheSameId) {
   claim(kB, {.state = StripeState::kComplete, .meta = other});
   EXPECT_EQ(only<Lost>(kB).code, Code::kDuplicateObject);
   wants(kC);
-  EXPECT_EQ(only<Grant>(kC).sender, kA);
+  EXPECT_EQ(only<Granted>(kC).sender, kA);
 }
 
 TEST_F(DirectoryShard, ReplacesAnOlderAttemptEverywhere) {
@@ -309,9 +310,9 @@ TEST_F(DirectoryShard, ReplacesAnOlderAttemptEverywhere) {
   claim(kC, {.state = StripeState::kComplete, .incarnation = 2});
   const auto sent = take();
   EXPECT_EQ(of<Drop>(sent, kA).size(), 1U);
-  ASSERT_EQ(of<Grant>(sent, kB).size(), 1U);
-  EXPECT_EQ(of<Grant>(sent, kB)[0].incarnation, Incarnation{2});
-  EXPECT_EQ(of<Grant>(sent, kB)[0].sender, kC);
+  ASSERT_EQ(of<Granted>(sent, kB).size(), 1U);
+  EXPECT_EQ(of<Granted>(sent, kB)[0].incarnation, Incarnation{2});
+  EXPECT_EQ(of<Granted>(sent, kB)[0].sender, kC);
   claim(kD, {.state = StripeState::kComplete, .incarnation = 1});
   EXPECT_EQ(only<Drop>(kD).upto, Incarnation{1}) << "it came late";
 }
@@ -490,7 +491,7 @@ TEST_F(DirectoryShard, KeepsAResultWhereAClaimOfALaterTargetEpochHasNothingOfIt)
   claim(kC, {.wants = true, .target_epoch = 7});
   EXPECT_EQ(of<Drop>(take(), kC).size(), 1U) << "it would refuse all grants of the first epoch";
   wants(kB);
-  EXPECT_EQ(only<Grant>(kB).target_epoch, TargetEpoch{1});
+  EXPECT_EQ(only<Granted>(kB).target_epoch, TargetEpoch{1});
 }
 
 TEST_F(DirectoryShard, AsksTheCallersNodeOfAResultToForgetIt) {
@@ -515,7 +516,7 @@ TEST_F(DirectoryShard, RefusesThePutOfAnObjectThatWasDeletedFirst) {
   EXPECT_EQ(only<Deleted>(kD).upto, Incarnation{0});
   claim(kA, {.state = StripeState::kComplete, .incarnation = 2});
   wants(kB);
-  EXPECT_EQ(only<Grant>(kB).incarnation, Incarnation{2});
+  EXPECT_EQ(only<Granted>(kB).incarnation, Incarnation{2});
 }
 
 TEST_F(DirectoryShard, BeginsADeletionAnewThatItEndedBeforeItKnewItsMembers) {
@@ -534,7 +535,7 @@ TEST_F(DirectoryShard, KeepsALaterAttemptThanTheDeletedOne) {
   remove(kA, 1);
   EXPECT_EQ(only<Deleted>(kA).upto, Incarnation{1});
   wants(kB);
-  EXPECT_EQ(only<Grant>(kB).sender, kA);
+  EXPECT_EQ(only<Granted>(kB).sender, kA);
 }
 
 TEST_F(DirectoryShard, ServesAPutUnderAnIdThatWasTheResultOfADeletedReduce) {
@@ -543,7 +544,7 @@ TEST_F(DirectoryShard, ServesAPutUnderAnIdThatWasTheResultOfADeletedReduce) {
   take();
   claim(kC, {.state = StripeState::kComplete, .incarnation = 2});
   wants(kB);
-  EXPECT_EQ(only<Grant>(kB).sender, kC);
+  EXPECT_EQ(only<Granted>(kB).sender, kC);
 }
 
 // After any claims in any order and number, the forest stays a forest. Every receiver that still
@@ -553,7 +554,7 @@ TEST_F(DirectoryShard, FeedsEveryWaiterWhateverWasSaidBefore) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Prng random(seed);
     DirectoryTest::reset(static_cast<std::uint16_t>(1 + random.below(3)));
-    std::map<NodeId, std::vector<Grant>> grants;
+    std::map<NodeId, std::vector<Granted>> grants;
     has(kA);
     for (int i = 0; i < 60; ++i) {
       const NodeId node = std::array{kB, kC, kD}[random.below(3)];
@@ -586,8 +587,8 @@ TEST_F(DirectoryShard, FeedsEveryWaiterWhateverWasSaidBefore) {
           for (const NodeId each : {kA, kB, kC, kD}) done(each);
       }
       for (const Parcel& parcel : take()) {
-        const auto* grant = std::get_if<Grant>(&parcel.body);
-        if (grant != nullptr) grants[parcel.to].push_back(*grant);
+        const auto grant = find_lease(parcel);
+        if (grant) grants[parcel.to].push_back(*grant);
         ASSERT_FALSE(std::holds_alternative<Lost>(parcel.body));
       }
     }
@@ -595,6 +596,5 @@ TEST_F(DirectoryShard, FeedsEveryWaiterWhateverWasSaidBefore) {
     if (HasFailure()) return;
   }
 }
-
 }  // namespace
 }  // namespace hoplite

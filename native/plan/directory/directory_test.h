@@ -7,7 +7,9 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,26 @@ inline const ObjectId kObject = [] {
   return id;
 }();
 inline const ObjectMeta kMeta{4096, 1024, {{DType::kFloat32, 4096}}, "float32"};
+
+struct Granted {  // one stripe's worth of a grant
+  ObjectId object;
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  ObjectMeta meta;
+  std::uint16_t stripe_count = 0;
+  StripeIndex stripe;
+  NodeId sender;
+  LeaseId lease;
+};
+
+inline std::optional<Granted> find_lease(const Parcel& parcel) {
+  const auto* grant = std::get_if<Grant>(&parcel.body);
+  if (grant == nullptr) return std::nullopt;
+  const StripeLease& one = grant->leases.at(0);
+  return Granted{grant->object,       grant->incarnation, grant->target_epoch, grant->meta,
+                 grant->stripe_count, one.stripe,         one.sender,          one.lease};
+}
+inline Granted read_lease(const Parcel& parcel) { return find_lease(parcel).value(); }
 
 class DirectoryTest : public ::testing::Test {
  protected:
@@ -72,17 +94,17 @@ class DirectoryTest : public ::testing::Test {
     directory_.handle_delete(node, Delete{kObject, Incarnation{upto}}, now_);
     check();
   }
-  void receives(NodeId node, const Grant& grant) {
+  void receives(NodeId node, const Granted& grant) {
     claim(node, {.state = StripeState::kReceiving,
                  .lease = grant.lease.value,
                  .sender = grant.sender,
                  .wants = true});
   }
-  void failed(NodeId node, const Grant& grant) {
+  void failed(NodeId node, const Granted& grant) {
     claim(node, {.lease = grant.lease.value, .sender = grant.sender, .wants = true});
   }
   // Reports a receiver's progress in the stripe that `grant` leases to it.
-  void is_at(NodeId from, const Grant& grant, std::uint32_t ready) {
+  void is_at(NodeId from, const Granted& grant, std::uint32_t ready) {
     const Progress progress{
         kObject, grant.incarnation, grant.target_epoch, {{grant.stripe, grant.lease, ready}}};
     directory_.handle_progress(from, progress, now_);
@@ -94,14 +116,14 @@ class DirectoryTest : public ::testing::Test {
   }
   // Claims the outcome of the newest grant for every stripe.
   void claim_all(
-      NodeId from, const std::vector<Grant>& grants, StripeState state,
+      NodeId from, const std::vector<Granted>& grants, StripeState state,
       const std::function<bool(StripeIndex)>& complete = [](StripeIndex) { return false; }) {
     if (grants.empty()) return wants(from);
     Claim claim = claim_of({.wants = true});
     for (std::uint16_t i = 0; i < grants.back().stripe_count; ++i) {
       claim.stripes.push_back({StripeIndex{i}, StripeState::kIdle, {}, kNoNode, 0});
     }
-    for (const Grant& grant : grants) {
+    for (const Granted& grant : grants) {
       auto& stripe = claim.stripes[grant.stripe.value];
       stripe = {grant.stripe, state, grant.lease, grant.sender, 0};
       if (complete(grant.stripe)) stripe.state = StripeState::kComplete;
@@ -140,17 +162,33 @@ class DirectoryTest : public ::testing::Test {
   }
 
   // ---- what it sent ----
+  // A grant of several stripes counts as one of each.
   std::vector<Parcel> take() {
     std::vector<Parcel> sent;
-    while (auto parcel = directory_.poll_parcel()) sent.push_back(std::move(*parcel));
+    while (auto parcel = directory_.poll_parcel()) {
+      const auto* grant = std::get_if<Grant>(&parcel->body);
+      if (grant == nullptr) {
+        sent.push_back(std::move(*parcel));
+        continue;
+      }
+      for (const StripeLease& lease : grant->leases) {
+        Grant one = *grant;
+        one.leases = {lease};
+        sent.push_back({parcel->to, std::move(one), false});
+      }
+    }
     return sent;
   }
   template <typename T>
   static std::vector<T> of(const std::vector<Parcel>& sent, NodeId to) {
     std::vector<T> found;
     for (const Parcel& parcel : sent) {
-      const auto* body = std::get_if<T>(&parcel.body);
-      if (body != nullptr && parcel.to == to) found.push_back(*body);
+      if (parcel.to != to) continue;
+      if constexpr (std::is_same_v<T, Granted>) {
+        if (const auto one = find_lease(parcel)) found.push_back(*one);
+      } else if (const auto* body = std::get_if<T>(&parcel.body)) {
+        found.push_back(*body);
+      }
     }
     return found;
   }
@@ -167,14 +205,14 @@ class DirectoryTest : public ::testing::Test {
 
   // All receivers obey from here on: each stripe arrives once its sender has it.
   void settle_and_expect_fed(const std::vector<NodeId>& nodes,
-                             std::map<NodeId, std::vector<Grant>> grants) {
+                             std::map<NodeId, std::vector<Granted>> grants) {
     std::set<std::pair<NodeId, StripeIndex>> complete;
     const auto has_stripe = [&](NodeId node, StripeIndex stripe) {
       return node == kA || complete.contains({node, stripe});
     };
     for (int round = 0; round < 20; ++round) {
       for (const NodeId node : nodes) {
-        for (const Grant& grant : grants[node]) {
+        for (const Granted& grant : grants[node]) {
           if (has_stripe(grant.sender, grant.stripe)) complete.insert({node, grant.stripe});
         }
         claim_all(node, grants[node], StripeState::kReceiving,
@@ -182,8 +220,7 @@ class DirectoryTest : public ::testing::Test {
       }
       elapse(kRegrantDelay);
       for (const Parcel& parcel : take()) {
-        if (const auto* grant = std::get_if<Grant>(&parcel.body))
-          grants[parcel.to].push_back(*grant);
+        if (const auto grant = find_lease(parcel)) grants[parcel.to].push_back(*grant);
       }
     }
     for (const NodeId node : nodes) {

@@ -12,9 +12,11 @@ namespace {
 
 // True of the events that come by the thousand. The engine can decide what follows from one of
 // them when it has the next one.
-bool is_of_blocks(const IoEvent& event) {
+bool may_settle_later(const IoEvent& event) {
   if (const auto* in = std::get_if<MessageIn>(&event)) {
-    return std::holds_alternative<Credit>(in->message.body);
+    const PeerMessage& body = in->message.body;
+    return std::holds_alternative<Credit>(body) ||
+           (std::holds_alternative<Claim>(body) && in->payload.empty());
   }
   return std::holds_alternative<BlockLanded>(event) || std::holds_alternative<BlockSent>(event);
 }
@@ -49,7 +51,7 @@ class Engine::State : private Owners {
   void settle();
   bool settle_one();
 
-  bool is_settled_ = true;  // False after events of blocks
+  bool is_settled_ = true;  // False after events that may_settle_later
   bool more_ = false;       // True if a turn was full and there is more
 };
 
@@ -159,7 +161,7 @@ void Engine::State::handle_command(Command command, Instant at) {
 }
 
 void Engine::State::handle_io(IoEvent event, Instant at) {
-  const bool may_wait = is_of_blocks(event);
+  const bool may_wait = may_settle_later(event);
   if (!may_wait) catch_up();
   now = at;
   pass_on(std::move(event));

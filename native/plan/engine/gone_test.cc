@@ -41,8 +41,12 @@ TEST_F(Gone, LetsThoseWaitWhoAreLeasedALaterAttemptBeforeWeAre) {
 TEST_F(Gone, ServesAgainWhatItIsGrantedAgain) {
   cancel(put(Incarnation{2}));
   ask(GetCommand{id_, true});
-  hear(NodeId{2}, Grant{id_, Incarnation{1}, TargetEpoch{0}, meta(), 1, StripeIndex{0}, NodeId{2},
-                        LeaseId{1}});
+  hear(NodeId{2}, Grant{id_,
+                        Incarnation{1},
+                        TargetEpoch{0},
+                        meta(),
+                        1,
+                        {{StripeIndex{0}, NodeId{2}, LeaseId{1}}}});
   EXPECT_FALSE(is_refused(Incarnation{1}));
 }
 

@@ -14,7 +14,7 @@ class Lies : public OneEngine {
   Lies() : OneEngine(3, kHome) {}
 
   Grant grant(std::uint32_t lease, const ObjectMeta& of) const {
-    return {id_, Incarnation{1}, {}, of, 1, StripeIndex{0}, kHome, LeaseId{lease}};
+    return {id_, Incarnation{1}, {}, of, 1, {{StripeIndex{0}, kHome, LeaseId{lease}}}};
   }
   ReduceOwn plan() const {
     ReduceOwn own;

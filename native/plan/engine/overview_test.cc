@@ -11,8 +11,12 @@ class Transfers : public OneEngine {
 
   // Returns the transfer of stripe `index` of three, which node 3 is to send.
   TransferId begin(std::uint16_t index) {
-    hear(NodeId{2}, Grant{id_, Incarnation{1}, TargetEpoch{0}, meta(), 3, StripeIndex{index},
-                          NodeId{3}, LeaseId{index + 1U}});
+    hear(NodeId{2}, Grant{id_,
+                          Incarnation{1},
+                          TargetEpoch{0},
+                          meta(),
+                          3,
+                          {{StripeIndex{index}, NodeId{3}, LeaseId{index + 1U}}}});
     EXPECT_EQ(said<PullStart>().size(), 1U);
     return transfer_;
   }

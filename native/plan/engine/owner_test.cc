@@ -31,7 +31,7 @@ class Owner : public OneEngine {
   }
   void owns(TargetEpoch epoch) { hear(kHome, plan(epoch)); }
   void is_granted(TargetEpoch epoch, LeaseId lease) {
-    hear(kHome, Grant{id_, Incarnation{1}, epoch, meta(), 2, StripeIndex{1}, kHome, lease});
+    hear(kHome, Grant{id_, Incarnation{1}, epoch, meta(), 2, {{StripeIndex{1}, kHome, lease}}});
   }
   void other_starts() {
     hear(kOther, PullStart{id_, Incarnation{1}, TargetEpoch{1}, 2, StripeIndex{1}, 0, 4},
@@ -90,8 +90,12 @@ TEST_F(Owner, SaysThatItHasHeardOfAGrantThatItNoLongerWants) {
 TEST_F(Owner, SaysThatASourceIsLostWhichIsPutAgainWhileItIsFetchedWhole) {
   hear(kOther, Located{source_, Incarnation{1}, meta(), kNoNode});
   said<PullStart>();
-  hear(kOther, Grant{source_, Incarnation{2}, TargetEpoch{0}, meta(), 1, StripeIndex{0}, kHome,
-                     LeaseId{1}});
+  hear(kOther, Grant{source_,
+                     Incarnation{2},
+                     TargetEpoch{0},
+                     meta(),
+                     1,
+                     {{StripeIndex{0}, kHome, LeaseId{1}}}});
   ASSERT_EQ(said<PullStart>().size(), 1U);
   engine_.handle_io(BlockLanded{kHome, transfer_, BlockIndex{0}}, now_);
   const auto asked = said<Locate>();
@@ -240,7 +244,8 @@ TEST_F(OwnerOfASpreadSource, WantsAMemberNoLongerOfWhichALaterAttemptComes) {
   hear(kHome, plan(id_, TargetEpoch{1}, 0, first_));
   is_spread(first_, kOther);
   EXPECT_EQ(wants(first_), true);
-  hear(kOther, Grant{first_, Incarnation{2}, {}, meta(), 1, StripeIndex{0}, kOther, LeaseId{1}});
+  hear(kOther,
+       Grant{first_, Incarnation{2}, {}, meta(), 1, {{StripeIndex{0}, kOther, LeaseId{1}}}});
   ASSERT_EQ(said<PullStart>().size(), 1U);
   engine_.handle_io(BlockLanded{kOther, transfer_, BlockIndex{0}}, now_);
   engine_.check_invariants();

@@ -96,7 +96,7 @@ TEST_F(Sums, OfAWriterWhoseLinkBrokeMeanwhileCountNoMore) {
 
 TEST_F(Sums, OfABlockThatComesAgainAreThoseOfItsNewBytes) {
   ask(GetCommand{id_, true});
-  hear(kHome, Grant{id_, Incarnation{1}, {}, meta(), 1, StripeIndex{0}, kHome, LeaseId{1}});
+  hear(kHome, Grant{id_, Incarnation{1}, {}, meta(), 1, {{StripeIndex{0}, kHome, LeaseId{1}}}});
   const auto opened = deeds<OpenReceive>();
   ASSERT_EQ(opened.size(), 1U);
   for (const std::uint32_t sum : {77U, 78U}) {
@@ -107,7 +107,7 @@ TEST_F(Sums, OfABlockThatComesAgainAreThoseOfItsNewBytes) {
 
 TEST_F(Sums, OfAReceiverGoOutWithTheBlocksThatItPassesOn) {
   ask(GetCommand{id_, true});
-  hear(kHome, Grant{id_, Incarnation{1}, {}, meta(), 1, StripeIndex{0}, kHome, LeaseId{1}});
+  hear(kHome, Grant{id_, Incarnation{1}, {}, meta(), 1, {{StripeIndex{0}, kHome, LeaseId{1}}}});
   const auto opened = deeds<OpenReceive>();
   ASSERT_EQ(opened.size(), 1U);
   EXPECT_TRUE(read(1, all()).empty());

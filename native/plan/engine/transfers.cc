@@ -18,8 +18,10 @@ void note_lease(LocalObject& object, const Grant& grant) {
   const bool is_it =
       name_of_bytes(object) == name_of_bytes(grant) && object.stripes.size() == grant.stripe_count;
   if (!is_it) return;
-  LocalStripe& stripe = object.stripes[grant.stripe.value];
-  stripe.lease = std::max(stripe.lease, grant.lease);
+  for (const StripeLease& each : grant.leases) {
+    LocalStripe& stripe = object.stripes[each.stripe.value];
+    stripe.lease = std::max(stripe.lease, each.lease);
+  }
 }
 
 // True if the home must hear what this node has before it grants.
@@ -93,16 +95,34 @@ void Transfers::handle_grant(NodeId from, const Grant& grant) {
     }
     object.stripes.assign(grant.stripe_count, LocalStripe{});
   }
-  LocalStripe& stripe = object.stripes[grant.stripe.value];
-  if (grant.lease <= stripe.lease) return;
-  stripe.lease = grant.lease;
-  if (stripe.state == StripeState::kComplete || stripe.state == StripeState::kRoot)
-    return engine_.objects.claim(id);
-  if (stripe.state == StripeState::kReceiving) {
-    stripe.ready = pulls_.at(stripe.transfer).ready();
-    end_pull(stripe.transfer, Notice::kTellSender);
+  take_leases(grant);
+}
+
+// Takes up each lease that is newer than the stripe's own. The last stripe's completion may end the
+// object's record here, so each lease looks it up. A stripe that is here already is claimed.
+void Transfers::take_leases(const Grant& grant) {
+  const ObjectId& id = grant.object;
+  bool has_some = false;
+  for (const StripeLease& each : grant.leases) {
+    LocalObject* const object = engine_.objects.find(id);
+    const bool is_it = object != nullptr && object->extent &&
+                       name_of_bytes(*object) == name_of_bytes(grant) &&
+                       object->stripes.size() == grant.stripe_count;
+    if (!is_it) return;
+    LocalStripe& stripe = object->stripes[each.stripe.value];
+    if (each.lease <= stripe.lease) continue;
+    stripe.lease = each.lease;
+    if (stripe.state == StripeState::kComplete || stripe.state == StripeState::kRoot) {
+      has_some = true;
+      continue;
+    }
+    if (stripe.state == StripeState::kReceiving) {
+      stripe.ready = pulls_.at(stripe.transfer).ready();
+      end_pull(stripe.transfer, Notice::kTellSender);
+    }
+    start_pull(id, *object, each.stripe, each.sender);
   }
-  start_pull(id, object, grant.stripe, grant.sender);
+  if (has_some) engine_.objects.claim(id);
 }
 
 void Transfers::start_pull(const ObjectId& id, LocalObject& object, StripeIndex index,

@@ -67,6 +67,7 @@ class Transfers {
   void check_invariants() const;
 
  private:
+  void take_leases(const Grant& grant);
   void start_pull(const ObjectId& id, LocalObject& object, StripeIndex stripe, NodeId sender);
   void fail_pull(TransferId transfer);
   void note_sum(const PullGoal& goal, const BlockLanded& event);

@@ -96,21 +96,19 @@ struct ReduceReport {  // an owner or the caller, to the target's home
 };
 // ---- from the home ----
 
-// True if the message names an attempt and a shape, as all bytes that exist have.
-template <typename M>
-[[nodiscard]] constexpr bool names_bytes(const M& message) {
-  return message.incarnation.value > 0 && message.meta.block_bytes > 0;
-}
-
-struct Grant {  // a lease: receive `stripe` from `sender`
+struct StripeLease {  // receive `stripe` from `sender`
+  StripeIndex stripe;
+  NodeId sender;
+  LeaseId lease;
+  bool operator==(const StripeLease&) const = default;
+};
+struct Grant {  // all leases of the object's stripes that its receiver gets at once
   ObjectId object;
   Incarnation incarnation;
   TargetEpoch target_epoch;
   ObjectMeta meta;
   std::uint16_t stripe_count = 1;
-  StripeIndex stripe;
-  NodeId sender;
-  LeaseId lease;
+  std::vector<StripeLease> leases;
   bool operator==(const Grant&) const = default;
 };
 struct Located {  // its bytes follow as the payload where they were asked for and are there

@@ -19,7 +19,12 @@ bool Fences::is_void(const Message& message) const {
 }
 
 Fences::Breach Fences::check_message(const Message& message, bool is_taken) {
-  if (const auto* grant = std::get_if<Grant>(&message.body)) granted_ = *grant;
+  if (const auto* grant = std::get_if<Grant>(&message.body)) {
+    granted_.clear();
+    for (const StripeLease& each : grant->leases) {
+      granted_[name_of(*grant, each.stripe)] = each.lease;
+    }
+  }
   if (!is_taken || !is_void(message)) return std::nullopt;
   return "goes by a message of view " + std::to_string(message.view_epoch.value) +
          ", though it has view " + std::to_string(view_.value) + ": " + describe(message);
@@ -28,12 +33,14 @@ Fences::Breach Fences::check_message(const Message& message, bool is_taken) {
 Fences::Breach Fences::check_open(const OpenReceive& receive, bool do_peers_lie) {
   Receive& open = open_[{receive.from, receive.transfer}];
   open.opened = receive;
-  const bool is_granted = granted_ && receive.slots == 0 && name_of(*granted_) == name_of(receive);
+  const StripeName name = name_of(receive, receive.stripe);
+  const auto granted = granted_.find(name);
+  const bool is_granted = granted != granted_.end() && receive.slots == 0;
   if (!is_granted) return std::nullopt;  // else its home is here, or the grant waited for its view
-  const LeaseId lease = granted_->lease;
-  if (do_peers_lie) granted_.reset();
+  const LeaseId lease = granted->second;
+  if (do_peers_lie) granted_.erase(granted);
   open.lease = lease;
-  const auto before = ended_.find(name_of(receive));
+  const auto before = ended_.find(name);
   if (before == ended_.end() || before->second < lease) return std::nullopt;
   return "goes by lease " + std::to_string(lease.value) + " of " + short_name(receive.object) +
          ", though it has lease " + std::to_string(before->second.value);
@@ -42,7 +49,8 @@ Fences::Breach Fences::check_open(const OpenReceive& receive, bool do_peers_lie)
 void Fences::note_close(const CloseReceive& receive) {
   const auto open = open_.find({receive.from, receive.transfer});
   if (open == open_.end()) return;
-  if (open->second.lease) ended_[name_of(open->second.opened)] = *open->second.lease;
+  if (open->second.lease)
+    ended_[name_of(open->second.opened, open->second.opened.stripe)] = *open->second.lease;
   open_.erase(open);
 }
 
@@ -60,7 +68,7 @@ Fences::Breach Fences::check_block(NodeId from, const BlockHeader& block) const 
 }
 
 void Fences::end_turn() {
-  granted_.reset();
+  granted_.clear();
   ended_.clear();
 }
 

@@ -39,14 +39,15 @@ class Fences {
     std::optional<LeaseId> lease;  // by which it comes in; none for a fold, or by an unheard grant
   };
   template <typename T>
-  static StripeName name_of(const T& grant) {
-    return {grant.object, grant.incarnation, grant.target_epoch, grant.stripe_count, grant.stripe};
+  static StripeName name_of(const T& message, StripeIndex stripe) {
+    return {message.object, message.incarnation, message.target_epoch, message.stripe_count,
+            stripe};
   }
 
   Epoch view_;
   std::map<std::pair<NodeId, TransferId>, Receive> open_;
   // State of this turn: the engine closes a receive before it opens another in its place.
-  std::optional<Grant> granted_;
+  std::map<StripeName, LeaseId> granted_;
   std::map<StripeName, LeaseId> ended_;
 };
 

@@ -23,8 +23,7 @@ class FencesTest : public testing::Test {
     Grant made;
     made.object = kA;
     made.incarnation = Incarnation{1};
-    made.sender = sender;
-    made.lease = LeaseId{lease};
+    made.leases = {{StripeIndex{0}, sender, LeaseId{lease}}};
     return made;
   }
   Fences::Breach check_open(std::uint64_t transfer, NodeId from = kSender) {

@@ -89,20 +89,21 @@ bool Cluster::lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame
 void Cluster::grant_in_circle(NodeId receiver, const MessageIn& heard) {
   const auto* grant = std::get_if<Grant>(&heard.message.body);
   if (grant == nullptr) return;
-  MessageIn forged = heard;
-  auto& back = std::get<Grant>(forged.message.body);
-  back.sender = receiver;
-  back.lease = LeaseId{~std::uint32_t{0}};
-  timeline_.after(config_.local_delay,
-                  [this, to = grant->sender, forged] { handle_io(to, forged, {}); },
-                  {Stream::Kind::kNotice, receiver.value, grant->sender.value});
+  for (const StripeLease& lease : grant->leases) {
+    MessageIn forged = heard;
+    std::get<Grant>(forged.message.body).leases = {
+        {lease.stripe, receiver, LeaseId{~std::uint32_t{0}}}};
+    timeline_.after(config_.local_delay,
+                    [this, to = lease.sender, forged] { handle_io(to, forged, {}); },
+                    {Stream::Kind::kNotice, receiver.value, lease.sender.value});
+  }
 }
 
 // Makes the receiver take its current lease for a newer one.
 void Cluster::renew_lease(NodeId receiver, const MessageIn& heard) {
   if (!std::holds_alternative<Grant>(heard.message.body)) return;
   MessageIn forged = heard;
-  ++std::get<Grant>(forged.message.body).lease.value;
+  for (StripeLease& each : std::get<Grant>(forged.message.body).leases) ++each.lease.value;
   timeline_.after(
       config_.local_delay,
       [this, receiver, said = heard.message, forged] { handle_message(receiver, said, forged); },

@@ -89,6 +89,15 @@ std::string describe_standing(const Standing& m) {
   return line.add(m.elsewhere ? "elsewhere" : "").str();
 }
 
+std::string describe_grant(const Grant& m) {
+  Line line("Grant");
+  line.add(m.object).add("inc", m.incarnation).add("te", m.target_epoch).add("of", m.stripe_count);
+  for (const StripeLease& each : m.leases) {
+    line.add("stripe", each.stripe).add("sender", each.sender).add("lease", each.lease);
+  }
+  return line.str();
+}
+
 std::string describe_body(const PeerMessage& body) {
   return std::visit(
       Visitor{
@@ -111,12 +120,7 @@ std::string describe_body(const PeerMessage& body) {
           [](const Progress& m) { return describe_progress(m); },
           [](const ResyncDone&) { return std::string("ResyncDone"); },
           [](const ResyncWanted&) { return std::string("ResyncWanted"); },
-          [](const Grant& m) {
-            Line line("Grant");
-            line.add(m.object).add("inc", m.incarnation).add("te", m.target_epoch);
-            line.add("stripe", m.stripe).add("of", m.stripe_count);
-            return line.add("sender", m.sender).add("lease", m.lease).str();
-          },
+          [](const Grant& m) { return describe_grant(m); },
           [](const Located& m) {
             return Line("Located").add(m.object).add("sender", m.sender).str();
           },

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long allreduces take whose sources come late, in virtual time, over a grid of nodes and sizes
-// (sim/runs/arrivals.h): beside the better of two plans that know the delay, or beside a ring. Few
-// figures of many nodes are medians, because they take most of the time here.
+// (sim/runs/arrivals.h): beside the better of two plans that know the delay, or beside a ring. The
+// figures of many nodes and 32 MiB are of one home, because they take most of the time here.
 #include <gtest/gtest.h>
 
 #include "sim/runs/arrivals.h"
@@ -46,7 +46,9 @@ TEST_P(Arrivals, OfFewNodesTakeAboutAsLongAsTheBetterPlan) {
   expect_within_bounds({3, 4, 5, 6, 7, 8}, 3);
 }
 
-TEST_P(Arrivals, OfManyNodesTakeAboutAsLongAsTheBetterPlan) { expect_within_bounds({12, 16}, 1); }
+TEST_P(Arrivals, OfManyNodesTakeAboutAsLongAsTheBetterPlan) {
+  expect_within_bounds({12, 16}, GetParam() < 32_MiB ? 3 : 1);
+}
 
 }  // namespace
 }  // namespace hoplite::sim
