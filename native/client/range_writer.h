@@ -75,7 +75,7 @@ class RangeWriter {
   Buffers data_;
   std::uint64_t part_bytes_;
   std::size_t thread_count_;
-  std::mutex writes_;  // held by the thread in pwrite(2)
+  std::mutex writes_;  // held by the thread whose part goes by pwrite(2)
   std::mutex mutex_;
   std::uint64_t taken_bytes_ = 0;
   Cursor next_;

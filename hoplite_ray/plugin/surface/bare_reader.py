@@ -22,7 +22,7 @@ from hoplite_ray.values.codec import Encoded, encode
 class BareReader:
     """A thread of this process, which asks one steward for bare sources while a call is pending.
 
-    Its last question stays open for a few seconds, and the next call needs none of its own.
+    Its last question stays open for 5 to 10 s, and the next call needs none of its own.
     A process has one for each steward of its pending calls, which differ when Ray drains the node.
     """
 

@@ -392,8 +392,9 @@ void Links::perform(const SayGoodbye& action, Instant /*now*/) {
 
 void Links::perform(const CloseConnection& action, Instant /*now*/) { close(action.token); }
 
-void Links::perform(const ForgetPeer& action, Instant /*now*/) {
+void Links::perform(const ForgetPeer& action, Instant now) {
   liveness_.forget(action.node, action.upto);
+  set_timer(now);  // its socket may be full: the order is sent again
 }
 
 void Links::perform(const ReportUp& action, Instant /*now*/) {

@@ -298,7 +298,9 @@ void Directory::forget(const ObjectId& object) {
 }
 
 void Directory::send_of_deletions() {
-  while (auto parcel = deletions_.poll_parcel()) parcels_.push_back(std::move(*parcel));
+  while (auto parcel = deletions_.poll_parcel()) {
+    send(parcel->to, std::move(parcel->body), parcel->with_payload);
+  }
 }
 
 void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
