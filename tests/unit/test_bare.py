@@ -114,15 +114,21 @@ class Asked:
         return []
 
 
-def test_each_steward_is_asked_while_a_call_of_it_is_pending(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ends: list[Callable[[], None]] = []
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """A process without readers; each item ends one of its calls."""
+    found: list[Callable[[], None]] = []
     monkeypatch.setattr(bare_reader, "_readers", [])
     monkeypatch.setattr(
-        bare_reader.seams, "add_settled_callback", lambda result, end: ends.append(end)
+        bare_reader.seams, "add_settled_callback", lambda result, end: found.append(end)
     )
     monkeypatch.setattr(bare_reader.seams, "wait_for_answer", lambda ask, connection: ask())
+    return found
+
+
+def test_each_steward_is_asked_while_a_call_of_it_is_pending(
+    ends: list[Callable[[], None]],
+) -> None:
     here: Any = SimpleNamespace(connection=b"here")
     stewards = [Asked(), Asked()]
     try:
@@ -143,15 +149,23 @@ def test_each_steward_is_asked_while_a_call_of_it_is_pending(
     ends[-1]()
 
 
+def test_a_call_finds_the_question_of_the_last_one_open(ends: list[Callable[[], None]]) -> None:
+    here: Any = SimpleNamespace(connection=b"here")
+    result: Any = SimpleNamespace(binary=lambda: b"answer")
+    steward = Asked(question_s=60)
+    bare_reader.attend(here, steward, "us", result)
+    assert steward.is_asked.wait(10)
+    ends[0]()
+    steward.is_asked.clear()
+    bare_reader.attend(here, steward, "us", result)
+    assert not steward.is_asked.wait(0.1) and len(bare_reader._readers) == 1
+    ends[1]()
+    steward.is_over.set()
+
+
 def test_a_reader_whose_question_outlasts_its_call_asks_no_other_steward(
-    monkeypatch: pytest.MonkeyPatch,
+    ends: list[Callable[[], None]],
 ) -> None:
-    ends: list[Callable[[], None]] = []
-    monkeypatch.setattr(bare_reader, "_readers", [])
-    monkeypatch.setattr(
-        bare_reader.seams, "add_settled_callback", lambda result, end: ends.append(end)
-    )
-    monkeypatch.setattr(bare_reader.seams, "wait_for_answer", lambda ask, connection: ask())
     here: Any = SimpleNamespace(connection=b"here")
     result: Any = SimpleNamespace(binary=lambda: b"answer")
     old, new = Asked(question_s=60), Asked()

@@ -138,11 +138,12 @@ class Directory {
   std::set<NodeId> unreachable_;  // likewise since their link broke; they may have put more
   std::set<NodeId> awaited_;      // both, and members whose link is up again
   Instant heard_at_;              // when the last of them was heard
-  std::set<ObjectId> unserved_;   // what was claimed since the last service, lately at the instant
+  std::set<ObjectId> unserved_;   // claimed since the last service; the last claim came at
   Instant claimed_at_;
   std::deque<Parcel> parcels_;
   std::uint64_t parcels_polled_ = 0;
-  std::map<NodeId, std::uint64_t> open_grants_;  // number of the parcel, if it is the node's last
+  std::map<NodeId, std::uint64_t>
+      open_grants_;  // number of the grant that further leases of the node join
   DirectoryStats stats_;
 };
 

@@ -188,6 +188,26 @@ TEST_F(DirectoryTest, LeasesAllStripesOfAReceiverInOneMessage) {
   EXPECT_EQ(directory_.stats().regrants, 0U) << "claims of one turn have one plan";
 }
 
+// home: Grant(kC from kB) waits to be sent │ kB dies │ the home grants anew.  The older lease must
+// not be sent.
+TEST_F(DirectoryTest, AGrantThatWaitsHasTheNewestLeaseOfAStripe) {
+  reset(1);
+  has(kA);
+  has(kB);
+  wants(kC);
+  directory_.handle_locate(kD, Locate{kObject, Incarnation{0}, kNoNode, true, 0}, now_);
+  ASSERT_EQ(directory_.stats().grants, 1U);
+  directory_.handle_node_dead(kB, now_);
+  elapse(kRegrantDelay);
+  std::vector<Grant> grants;
+  while (const auto parcel = directory_.poll_parcel()) {
+    if (const auto* grant = std::get_if<Grant>(&parcel->body)) grants.push_back(*grant);
+  }
+  ASSERT_EQ(grants.size(), 1U);
+  ASSERT_EQ(grants[0].leases.size(), 1U);
+  EXPECT_EQ(grants[0].leases[0].sender, kA);
+}
+
 // Returns the sender in the last grant of each stripe, for every receiver with a grant.
 std::map<std::pair<NodeId, StripeIndex>, NodeId> senders_of(const std::vector<Parcel>& sent) {
   std::map<std::pair<NodeId, StripeIndex>, NodeId> senders;

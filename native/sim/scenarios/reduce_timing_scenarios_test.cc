@@ -215,11 +215,16 @@ TEST_P(ReduceTiming, AllreduceOf1MiB) {
 }
 // One of the three: it takes as long as all others here.
 TEST_P(ReduceTiming, AllreduceOf1MiBOverManyNodes) {
-  const double took =
-      run({.size_bytes = 1_MiB, .nodes = 64, .stands_for = 8, .everywhere = true}, object_named(1));
+  std::array<double, 3> homes{};
+  for (std::uint32_t i = 0; i < homes.size(); ++i) {
+    homes[i] = run({.size_bytes = 1_MiB, .nodes = 64, .stands_for = 8, .everywhere = true},
+                   object_named(i + 1));
+  }
+  std::sort(homes.begin(), homes.end());
+  const double took = homes[1];
   std::printf("allreduce of 1024 KiB over 64 nodes: %.3f x size / rate\n", took);
   const double copies_per_hop = 30e-6 / (1_MiB / 1.25e9);
-  EXPECT_LE(took, 1.07 * 2.77 + 5 * copies_per_hop);
+  EXPECT_LE(took, 1.06 * 2.77 + 5 * copies_per_hop);
 }
 // The table is that of a striped allreduce. Here the caller's node takes all sources, or their
 // branches' results, and the home passes the whole sum on. The limits hold what is reached.
