@@ -18,6 +18,19 @@ struct LinkCounters {
   // Current sizes, summed over the connections. layout_bytes: layouts that both ends remember.
   // bytes_queued: bytes that wait for the kernel, blocks of the arena included.
   std::uint64_t layout_bytes = 0, bytes_queued = 0;
+
+  // Adds what connections of blocks count.
+  void add_bulk(const LinkCounters& bulk) {
+    bytes_sent += bulk.bytes_sent;
+    bytes_received += bulk.bytes_received;
+    bytes_discarded += bulk.bytes_discarded;
+    blocks_sent += bulk.blocks_sent;
+    blocks_landed += bulk.blocks_landed;
+    blocks_discarded += bulk.blocks_discarded;
+    blocks_corrupt += bulk.blocks_corrupt;
+    frames_sent += bulk.frames_sent;
+    bytes_queued += bulk.bytes_queued;
+  }
 };
 
 }  // namespace hoplite

@@ -4,7 +4,6 @@
 #include "io/links/links.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -47,14 +46,6 @@ const char* explain_death(DeathCause cause) {
   return "";
 }
 
-// Round robin: sorts by token and starts at token `next`, or at the first one behind it.
-template <typename T, typename Token>
-void order_by_turns(std::vector<T>& connections, std::uint64_t next, Token token) {
-  std::ranges::sort(connections, {}, token);
-  const auto first = std::ranges::lower_bound(connections, next, {}, token);
-  std::rotate(connections.begin(), first, connections.end());  // clang 14 has no ranges::rotate
-}
-
 }  // namespace
 
 Links::Links(Identity identity, const LinkLimits& limits, Poller& poller, const Arena& arena,
@@ -67,6 +58,7 @@ Links::Links(Identity identity, const LinkLimits& limits, Poller& poller, const 
       liveness_(std::move(liveness)),
       receives_(std::make_unique<ReceiveTable>(arena.size_bytes())),
       counters_(std::make_unique<LinkCounters>()),
+      bulk_(std::make_unique<BulkPort>(limits, poller)),
       liveness_token_(first_token),
       next_token_(first_token + 1),
       newcomers_(limits.meeting_max) {}
@@ -153,44 +145,31 @@ void Links::send(const SendBlock& action) {
   auto rail = rails.begin() + std::min<std::ptrdiff_t>(action.rail.value, std::ssize(rails) - 1);
   if (!is_open(*rail)) rail = std::find_if(rails.begin(), rails.end(), is_open);
   HOPLITE_CHECK(rail != rails.end());
-  Connection& bulk = connections_.at(rail->bulk.token);
-  bulk.wire.queue_block(action);
-  mark_dirty(rail->bulk.token, bulk);
+  bulk_->queue_block(rail->bulk.token, action);
 }
 
 void Links::open_receive(const OpenReceive& action) { receives_->open(action); }
 
 void Links::close_receive(const CloseReceive& action) {
   receives_->close(action.from, action.transfer);
-  const Link* const link = rules_.find(action.from);
-  if (link == nullptr) return;
-  for (const Rail& rail : link->rails) {
-    const auto bulk = connections_.find(rail.bulk.token);
-    if (bulk != connections_.end()) bulk->second.wire.discard(action.transfer);
-  }
+  bulk_->discard(action.from, action.transfer);
 }
 
 // ---- a turn ----
 
-// Messages come before blocks, and each connection of messages has a budget of its own. Connections
-// of blocks share one budget by turns, because the poller reports them in the same order each time
-// and the first could use up every turn.
+// Messages come before blocks, and each connection of messages has a budget of its own.
 void Links::handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now) {
   std::vector<Ready> bulk;
   for (const Ready& each : ready) {
-    const auto found = connections_.find(each.token);
-    if (found != connections_.end() && found->second.kind == ConnectionKind::kBulk) {
+    if (bulk_->serves(each.token)) {
       bulk.push_back(each);
     } else {
       Budget frame_budget{kControlFrameBytesMax};
       serve(each, frame_budget, now);
     }
   }
-  order_by_turns(bulk, next_read_, [](const Ready& each) { return each.token; });
-  for (const Ready& each : bulk) {
-    if (blocks.bytes > 0) next_read_ = each.token + 1;
-    serve(each, blocks, now);
-  }
+  bulk_->handle_ready(bulk, blocks, now);
+  take_bulk_news(now);
 }
 
 void Links::serve(const Ready& ready, Budget& budget, Instant now) {
@@ -227,20 +206,6 @@ void Links::serve(const Ready& ready, Budget& budget, Instant now) {
 
 void Links::receive(std::uint64_t token, Connection& connection, Budget& budget, Instant now) {
   if (budget.bytes == 0) return;  // the poller reports it again
-  if (connection.kind == ConnectionKind::kBulk) {
-    auto received = connection.wire.receive_blocks(connection.peer, budget, events_);
-    if (received) return;
-    // The poller may report this end before it reports an earlier Goodbye of the peer.
-    const Link* const link = rules_.find(connection.peer);
-    HOPLITE_CHECK(link != nullptr);
-    const auto control = connections_.find(link->control);
-    if (received.error().code == Code::kPeerLost && control != connections_.end()) {
-      Budget control_budget{kControlFrameBytesMax};
-      receive(control->first, control->second, control_budget, now);
-    }
-    fail_connection(token, received.error(), now);
-    return;
-  }
   std::vector<FrameIn> frames;
   auto received = connection.wire.receive_frames(ReadAhead::kAllowed, budget, frames);
   for (FrameIn& frame : frames) {
@@ -268,21 +233,12 @@ Result<void> Links::handle_frame(Connection& connection, FrameIn frame) {
 
 // The same order as in handle_ready.
 void Links::flush(Budget& blocks, Instant now) {
-  std::vector<std::uint64_t> bulk;
   for (const std::uint64_t token : std::exchange(dirty_, {})) {
-    const auto found = connections_.find(token);
-    if (found != connections_.end() && found->second.kind == ConnectionKind::kBulk) {
-      bulk.push_back(token);
-    } else {
-      Budget frame_budget{kControlFrameBytesMax};
-      write_out(token, frame_budget, now);
-    }
+    Budget frame_budget{kControlFrameBytesMax};
+    write_out(token, frame_budget, now);
   }
-  order_by_turns(bulk, next_written_, std::identity{});
-  for (const std::uint64_t token : bulk) {
-    if (blocks.bytes > 0) next_written_ = token + 1;
-    write_out(token, blocks, now);
-  }
+  bulk_->flush(blocks, now);
+  take_bulk_news(now);
 }
 
 void Links::write_out(std::uint64_t token, Budget& budget, Instant now) {
@@ -365,6 +321,7 @@ LinkCounters Links::counters() const {
     counters.layout_bytes += connection.wire.layout_bytes();
     counters.bytes_queued += connection.wire.queued_bytes();
   }
+  counters.add_bulk(bulk_->counters());
   return counters;
 }
 
@@ -397,15 +354,14 @@ void Links::perform(const ForgetPeer& action, Instant now) {
   set_timer(now);  // its socket may be full: the order is sent again
 }
 
-void Links::perform(const ReportUp& action, Instant /*now*/) {
+void Links::perform(const ReportUp& action, Instant now) {
   ++counters_->links_up;
   events_.emplace_back(LinkUp{action.node, action.incarnation});
   const Link* const link = rules_.find(action.node);
   HOPLITE_CHECK(link != nullptr);
   for (const Rail& each : link->rails) {  // reads what has waited
     for (const std::uint64_t token : {each.control.token, each.bulk.token}) {
-      const auto open = connections_.find(token);
-      if (open != connections_.end()) watch(token, open->second);
+      begin_to_read(token, now);
     }
   }
 }
@@ -436,6 +392,7 @@ void Links::perform(const ReportRail& action, Instant /*now*/) {
 void Links::set_timer(Instant at) { timer_ = earlier(timer_, at); }
 
 void Links::close(std::uint64_t token) {
+  bulk_->end(token);
   const auto found = connections_.find(token);
   if (found == connections_.end()) return;
   newcomers_.remove(token);
@@ -448,9 +405,19 @@ void Links::fail_connection(std::uint64_t token, const Error& why, Instant now) 
   const Phase phase = found->second.phase;
   const NodeId node = found->second.peer;
   const RailId rail = found->second.rail;
-  if (why.code == Code::kBadFrame || why.code == Code::kWrongVersion) ++counters_->frames_bad;
-  if (why.code != Code::kPeerLost && phase != Phase::kProbing) log_refusal(why, now);
   close(token);
+  if (phase == Phase::kProbing) {
+    rules_.handle_end(node, rail, token, now);
+    perform_actions(now);
+    return;
+  }
+  report_end(token, node, rail, why, now);
+}
+
+void Links::report_end(std::uint64_t token, NodeId node, RailId rail, const Error& why,
+                       Instant now) {
+  if (why.code == Code::kBadFrame || why.code == Code::kWrongVersion) ++counters_->frames_bad;
+  if (why.code != Code::kPeerLost) log_refusal(why, now);
   rules_.handle_end(node, rail, token, now);
   perform_actions(now);
 }
@@ -471,6 +438,45 @@ void Links::watch(std::uint64_t token, Connection& connection) {
   if (connection.interest == wanted) return;
   connection.interest = wanted;
   poller_->change(connection.wire.fd(), token, wanted);
+}
+
+// Reads messages, or has blocks read, if the connection is open and its link is up.
+void Links::begin_to_read(std::uint64_t token, Instant now) {
+  const auto found = connections_.find(token);
+  if (found == connections_.end() || found->second.phase != Phase::kOpen) return;
+  Connection& connection = found->second;
+  const Link* const link = rules_.find(connection.peer);
+  const bool is_up = link != nullptr && link->is_up();
+  if (connection.kind != ConnectionKind::kBulk || !is_up) {
+    watch(token, connection);
+    return;
+  }
+  poller_->remove(connection.wire.fd());
+  bulk_->add({token, connection.peer, connection.rail, std::move(connection.wire)}, now);
+  connections_.erase(found);
+}
+
+void Links::take_bulk_news(Instant now) {
+  BulkNews news = bulk_->take_news();
+  std::ranges::move(news.events, std::back_inserter(events_));
+  for (const BulkEnd& end : news.ends) end_bulk(end, now);
+}
+
+void Links::end_bulk(const BulkEnd& end, Instant now) {
+  const auto is_part_of_link = [&] {
+    const Link* const link = rules_.find(end.peer);
+    return link != nullptr && end.rail.value < link->rails.size() &&
+           link->rails[end.rail.value].bulk.token == end.token;
+  };
+  if (!is_part_of_link()) return;  // closed in the meantime
+  // The poller may report this end before it reports an earlier Goodbye of the peer.
+  const auto control = connections_.find(rules_.find(end.peer)->control);
+  if (end.why.code == Code::kPeerLost && control != connections_.end()) {
+    Budget control_budget{kControlFrameBytesMax};
+    receive(control->first, control->second, control_budget, now);
+    if (!is_part_of_link()) return;
+  }
+  report_end(end.token, end.peer, end.rail, end.why, now);
 }
 
 }  // namespace hoplite

@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "io/bulk/bulk_port.h"
 #include "io/links/handshake.h"
 #include "io/links/link_rules.h"
 #include "io/links/refusal_log.h"
@@ -79,6 +80,10 @@ class Links {
   void set_timer(Instant at);
   void close(std::uint64_t token);
   void fail_connection(std::uint64_t token, const Error& why, Instant now);
+  void report_end(std::uint64_t token, NodeId node, RailId rail, const Error& why, Instant now);
+  void begin_to_read(std::uint64_t token, Instant now);
+  void end_bulk(const BulkEnd& end, Instant now);
+  void take_bulk_news(Instant now);
   void write_out(std::uint64_t token, Budget& budget, Instant now);
   void mark_dirty(std::uint64_t token, Connection& connection);
   void watch(std::uint64_t token, Connection& connection);
@@ -118,6 +123,7 @@ class Links {
   Liveness liveness_;
   std::unique_ptr<ReceiveTable> receives_;  // a pointer: connections have it, and a Links moves
   std::unique_ptr<LinkCounters> counters_;
+  std::unique_ptr<BulkPort> bulk_;  // the connections for blocks of links that are up
   std::vector<std::string> rails_;
   std::vector<SocketAddress> addresses_;
   std::map<std::uint64_t, Listener> listeners_;  // by token
@@ -126,7 +132,6 @@ class Links {
   std::vector<IoEvent> events_;
   bool has_lost_link_ = false;  // see has_lost_link()
   std::uint64_t liveness_token_, next_token_;
-  std::uint64_t next_read_ = 0, next_written_ = 0;  // tokens whose blocks come first next turn
   Newcomers newcomers_;
   std::optional<Instant> timer_;  // of handshakes and orders to the liveness thread
   RefusalLog refusals_;

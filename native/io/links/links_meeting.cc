@@ -253,9 +253,9 @@ void Links::adopt(std::uint64_t token, Connection& connection, Instant now) {
   }
   connection.phase = Phase::kOpen;
   newcomers_.remove(token);
-  watch(token, connection);
   rules_.handle_open(connection.peer, connection.rail, connection.kind);
   perform_actions(now);
+  begin_to_read(token, now);
 }
 
 Result<void> Links::join_life(std::uint64_t token, Connection& connection, Instant now) {

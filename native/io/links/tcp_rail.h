@@ -60,6 +60,8 @@ class RailConnection {
   [[nodiscard]] Bytes binding() const { return stream_.binding(); }
   // Hands the stream on. REQUIRES: no output waits, and every byte that was read is used up.
   [[nodiscard]] Stream release() { return std::move(stream_); }
+  // Counts there from here on. REQUIRES: `counters` outlives this.
+  void count_in(LinkCounters& counters) { place_.counters = &counters; }
   // True if there are bytes to send as soon as the kernel takes them.
   [[nodiscard]] bool has_output() const {
     return stream_.has_unsent() || (stream_.is_open() && (!frames_.empty() || !blocks_.empty()));
