@@ -42,6 +42,10 @@ struct BlockSent {  // the kernel has taken it
   std::uint64_t size_bytes = 0;
   BlockTicket ticket{};
 };
+struct ReceiveClosed {  // once for each CloseReceive: io/ writes nothing for it any more
+  NodeId from;
+  TransferId transfer;
+};
 struct LinkUp {  // control and bulk of at least one rail are open; also after a reconnect
   NodeId node;
   Incarnation incarnation;
@@ -54,8 +58,8 @@ struct PeerDead {  // this node ends all contact with this incarnation
   Incarnation incarnation;
   bool is_certain = true;  // its machine says that it has ended; otherwise the view decides
 };
-using IoEvent =
-    std::variant<MessageIn, BlockLanded, BlockSent, LinkUp, LinkDown, PeerDead, SpillDone>;
+using IoEvent = std::variant<MessageIn, BlockLanded, BlockSent, ReceiveClosed, LinkUp, LinkDown,
+                             PeerDead, SpillDone>;
 
 // ---- Action: what the engine wants done, in this order ----
 

@@ -60,12 +60,6 @@ void BulkPort::queue_block(std::uint64_t token, const SendBlock& block) {
   mark_dirty(token, found->second);
 }
 
-void BulkPort::discard(NodeId from, TransferId transfer) {
-  for (auto& [token, connection] : connections_) {
-    if (connection.peer == from) connection.wire.discard(transfer);
-  }
-}
-
 void BulkPort::handle_ready(std::span<const Ready> ready, Budget& budget, Instant /*now*/) {
   std::vector<Ready> by_turns(ready.begin(), ready.end());
   order_by_turns(by_turns, next_read_, [](const Ready& each) { return each.token; });

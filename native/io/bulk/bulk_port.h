@@ -51,8 +51,6 @@ class BulkPort {
   [[nodiscard]] bool serves(std::uint64_t token) const { return connections_.contains(token); }
   // Void if the connection has ended.
   void queue_block(std::uint64_t token, const SendBlock& block);
-  // The transfer is closed: the rest of its incoming block is not written to the arena.
-  void discard(NodeId from, TransferId transfer);
 
   // ---- a turn ----
   // Connections share the budget by turns, because the poller reports them in the same order each

@@ -56,7 +56,7 @@ Links::Links(Identity identity, const LinkLimits& limits, Poller& poller, const 
       poller_(&poller),
       arena_(&arena),
       liveness_(std::move(liveness)),
-      receives_(std::make_unique<ReceiveTable>(arena.size_bytes())),
+      receives_(std::make_unique<SharedReceives>(arena.size_bytes())),
       counters_(std::make_unique<LinkCounters>()),
       bulk_(std::make_unique<BulkPort>(limits, poller)),
       liveness_token_(first_token),
@@ -151,8 +151,9 @@ void Links::send(const SendBlock& action) {
 void Links::open_receive(const OpenReceive& action) { receives_->open(action); }
 
 void Links::close_receive(const CloseReceive& action) {
-  receives_->close(action.from, action.transfer);
-  bulk_->discard(action.from, action.transfer);
+  if (receives_->close(action.from, action.transfer)) {
+    events_.emplace_back(ReceiveClosed{action.from, action.transfer});
+  }
 }
 
 // ---- a turn ----

@@ -44,7 +44,7 @@ class Links {
   void send(const SendMessage& action);
   void send(const SendBlock& action);  // on another rail if that one isn't open
   void open_receive(const OpenReceive& action);
-  void close_receive(const CloseReceive& action);
+  void close_receive(const CloseReceive& action);  // once nothing writes there: ReceiveClosed
   void send_goodbye();  // to all peers, as far as the kernel takes it at once
   // ---- a turn ----
   void handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now);
@@ -121,7 +121,7 @@ class Links {
   Poller* poller_;
   const Arena* arena_;
   Liveness liveness_;
-  std::unique_ptr<ReceiveTable> receives_;  // a pointer: connections have it, and a Links moves
+  std::unique_ptr<SharedReceives> receives_;  // a pointer: connections have it, and a Links moves
   std::unique_ptr<LinkCounters> counters_;
   std::unique_ptr<BulkPort> bulk_;  // the connections for blocks of links that are up
   std::vector<std::string> rails_;

@@ -107,7 +107,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t piece = 1U + input.number();
   const std::size_t abandoned_after = input.number();
   const Bytes stream = stream_of(input);
-  ReceiveTable receives(kArenaBytes);
+  SharedReceives receives(kArenaBytes);
   receives.open(open_receive());
   LinkCounters counters;
   const RailPlace place{&arena, &receives, 0, &counters};
@@ -117,10 +117,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<IoEvent> events;
   std::size_t heard = 0;
   play(bulk_ends[0].value(), stream, piece, [&] {
-    if (++heard == abandoned_after) {
-      receives.close(kPeer, TransferId{1});
-      bulk.discard(TransferId{1});
-    }
+    if (++heard == abandoned_after) HOPLITE_CHECK(receives.close(kPeer, TransferId{1}));
     Budget budget{kTurnBytes};
     return bulk.receive_blocks(kPeer, budget, events).has_value();
   });

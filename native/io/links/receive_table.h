@@ -30,6 +30,9 @@ class ReceiveTable {
   void close(NodeId from, TransferId transfer);
   void close_all(NodeId from);
   [[nodiscard]] Placement place(NodeId from, const BlockHeader& header) const;
+  [[nodiscard]] bool is_open(NodeId from, TransferId transfer) const {
+    return receives_.contains({from, transfer});
+  }
   [[nodiscard]] std::size_t size() const { return receives_.size(); }
   // Nodes that may send blocks here now.
   [[nodiscard]] std::size_t senders() const { return senders_; }

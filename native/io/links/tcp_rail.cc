@@ -229,26 +229,15 @@ Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
                                             std::vector<IoEvent>& events) {
   bool has_more = true;
   while (may_receive(budget) && has_more) {
-    std::array<std::span<std::byte>, 2> into{};
-    std::size_t count = 0;
-    if (in_payload_) {
-      const std::uint64_t left = block_.size_bytes - payload_got_;
-      if (landing_.arrival == Arrival::kLand) {
-        into[count++] = place_.arena->at(landing_.extent).subspan(payload_got_);
-      } else {
-        into[count++] = std::span(scratch).first(std::min<std::uint64_t>(left, kScratchBytes));
-      }
-      // With the last of this block comes the head of the next one: one call per block.
-      if (into[0].size() == left) into[count++] = head_;
-    } else {
-      into[count++] = std::span(head_).subspan(head_got_);
-    }
-    auto got = receive(std::span(into).first(count),
+    const bool is_borrowed = borrow_place(from);
+    const auto into = next_places();
+    auto got = receive(std::span(into).first(into[1].empty() ? 1 : 2),
                        budget.bytes > 0 ? ReadAhead::kAllowed : ReadAhead::kInHand);
+    if (got) advance_block(*got);
+    if (is_borrowed) give_place_back(from, events);
     if (!got) return got.error();
     has_more = *got == into[0].size() + into[1].size();  // less: there was no more
     budget.take(*got);
-    advance_block(*got);
     if (in_payload_ && payload_got_ == block_.size_bytes) {
       if (auto ended = end_block(from, events); !ended) return ended;
     }
@@ -258,6 +247,32 @@ Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
   }
   if (auto shared = share_window(); !shared) return shared;
   return await_block();
+}
+
+bool RailConnection::borrow_place(NodeId from) {
+  if (!in_payload_ || landing_.arrival != Arrival::kLand) return false;
+  if (place_.receives->begin_write(from, block_.transfer)) return true;
+  landing_.arrival = Arrival::kDiscard;
+  return false;
+}
+
+void RailConnection::give_place_back(NodeId from, std::vector<IoEvent>& events) {
+  const SharedReceives::Loan loan = place_.receives->end_write(from, block_.transfer);
+  if (loan == SharedReceives::Loan::kOpen) return;
+  landing_.arrival = Arrival::kDiscard;
+  if (loan == SharedReceives::Loan::kLastClosed) {
+    events.emplace_back(ReceiveClosed{from, block_.transfer});
+  }
+}
+
+std::array<std::span<std::byte>, 2> RailConnection::next_places() {
+  if (!in_payload_) return {std::span(head_).subspan(head_got_), {}};
+  const std::uint64_t left = block_.size_bytes - payload_got_;
+  const std::span<std::byte> payload =
+      landing_.arrival == Arrival::kLand
+          ? place_.arena->at(landing_.extent).subspan(payload_got_)
+          : std::span(scratch).first(std::min<std::uint64_t>(left, kScratchBytes));
+  return {payload, payload.size() == left ? std::span(head_) : std::span<std::byte>{}};
 }
 
 // A block is useless until it is whole. So no part of it wakes the reactor while a packet brings
@@ -325,10 +340,6 @@ Result<void> RailConnection::end_block(NodeId from, std::vector<IoEvent>& events
   ++place_.counters->blocks_landed;
   events.emplace_back(BlockLanded{from, block_.transfer, landing_.block, crc_});
   return {};
-}
-
-void RailConnection::discard(TransferId transfer) {
-  if (in_payload_ && block_.transfer == transfer) landing_.arrival = Arrival::kDiscard;
 }
 
 }  // namespace hoplite

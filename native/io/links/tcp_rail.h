@@ -3,7 +3,7 @@
 // A RailConnection is either of them: it owns the descriptor, the frames waiting to go out and the
 // frame or block that is coming in. Payloads of blocks are sent from and received into the arena
 // itself; no byte of them is copied here. Every length is checked before anything is allocated; an
-// Error means: close. Partial reads and writes are the normal case. Reactor thread only. Design
+// Error means: close. Partial reads and writes are the normal case. One thread at a time. Design
 // decision 19.
 #pragma once
 
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "io/bulk/shared_receives.h"
 #include "io/links/link_counters.h"
-#include "io/links/receive_table.h"
 #include "io/memory/arena.h"
 #include "io/sockets/stream.h"
 #include "wire/frame.h"
@@ -42,7 +42,7 @@ struct FrameIn {
 };
 struct RailPlace {  // the parts of the node that a connection uses
   const Arena* arena = nullptr;
-  const ReceiveTable* receives = nullptr;
+  SharedReceives* receives = nullptr;
   std::uint64_t arriving_bytes_max = 0;  // as in LinkLimits
   LinkCounters* counters = nullptr;
 };
@@ -88,11 +88,11 @@ class RailConnection {
   // 64 KiB, one read of the kernel) are used up beyond the budget, because no poller reports them.
   [[nodiscard]] Result<void> receive_frames(ReadAhead ahead, Budget& budget,
                                             std::vector<FrameIn>& frames);
-  // Bulk: appends a BlockLanded for each block that is in its place with the right checksum.
+  // Bulk: appends a BlockLanded for each block that is in its place with the right checksum. The
+  // rest of a block whose transfer was closed is thrown away. If that happens during a read, it
+  // appends ReceiveClosed behind the last read.
   [[nodiscard]] Result<void> receive_blocks(NodeId from, Budget& budget,
                                             std::vector<IoEvent>& events);
-  // The transfer is closed: the rest of its incoming block is not written to the arena.
-  void discard(TransferId transfer);
 
  private:
   struct OutFrame {
@@ -110,6 +110,11 @@ class RailConnection {
   [[nodiscard]] Result<Sent> send_blocks(NodeId to, Budget& budget, std::vector<IoEvent>& events);
   [[nodiscard]] Result<Parsed> parse_frame(std::vector<FrameIn>& frames);
   [[nodiscard]] std::size_t frame_bytes_missing() const;
+  // Where the next bytes of blocks go: one call per block, because with the last bytes of a block
+  // comes the head of the next one.
+  [[nodiscard]] std::array<std::span<std::byte>, 2> next_places();
+  [[nodiscard]] bool borrow_place(NodeId from);  // for one read; false: none is needed
+  void give_place_back(NodeId from, std::vector<IoEvent>& events);
   [[nodiscard]] Result<void> begin_block(NodeId from);
   [[nodiscard]] Result<void> end_block(NodeId from, std::vector<IoEvent>& events);
   // Accounts for `got` bytes that recvmsg wrote to the block's place and then to head_.

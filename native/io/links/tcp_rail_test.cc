@@ -75,7 +75,7 @@ class TcpRail : public ::testing::Test {
   }
 
   Arena arena_{must(Arena::open(4_MiB))};
-  ReceiveTable receives_{arena_.size_bytes()};
+  SharedReceives receives_{arena_.size_bytes()};
   LinkCounters counters_;
   std::array<UniqueFd, 2> ends_{connect()};
   RailPlace place_{&arena_, &receives_, kShared, &counters_};
@@ -100,7 +100,7 @@ TEST_F(TcpRail, ASingleSenderHasAsMuchAsTheKernelGivesIt) {
   receives_.open(receive_of(kSecond, 1));
   pass_blocks(1);
   EXPECT_EQ(window(), kShared / 2);
-  receives_.close(kSecond, TransferId{1});
+  EXPECT_TRUE(receives_.close(kSecond, TransferId{1}));
   pass_blocks(64);
   EXPECT_GT(window(), kShared);
 }

@@ -95,14 +95,15 @@ void Engine::State::pass_on(Command command) {
 }
 
 void Engine::State::pass_on(IoEvent event) {
-  std::visit(Visitor{[&](MessageIn& in) { handle_message(std::move(in)); },
-                     [&](const BlockLanded& landed) { transfers.handle_block_landed(landed); },
-                     [&](const BlockSent& sent) { transfers.handle_block_sent(sent); },
-                     [&](const LinkUp& up) { peers.handle_link_up(up); },
-                     [&](const LinkDown& down) { peers.handle_link_down(down); },
-                     [&](const PeerDead& dead) { peers.handle_peer_dead(dead); },
-                     [&](const SpillDone& done) { spills.handle_spill_done(done); }},
-             event);
+  std::visit(
+      Visitor{[&](MessageIn& in) { handle_message(std::move(in)); },
+              [&](const BlockLanded& landed) { transfers.handle_block_landed(landed); },
+              [&](const BlockSent& sent) { transfers.handle_block_sent(sent); },
+              [](const ReceiveClosed&) {}, [&](const LinkUp& up) { peers.handle_link_up(up); },
+              [&](const LinkDown& down) { peers.handle_link_down(down); },
+              [&](const PeerDead& dead) { peers.handle_peer_dead(dead); },
+              [&](const SpillDone& done) { spills.handle_spill_done(done); }},
+      event);
 }
 
 void Engine::State::receive(NodeId from, const Message& message, Bytes payload) {

@@ -256,6 +256,9 @@ std::string describe(const IoEvent& event) {
           [](const BlockSent& e) {
             return Line("sent").add("to", e.to).add("bytes", e.size_bytes).str();
           },
+          [](const ReceiveClosed& e) {
+            return Line("receive closed").add("from", e.from).add("t", e.transfer).str();
+          },
           [](const SpillDone& e) {
             return Line("spill done").add("spill", e.spill).add(e.error).str();
           },
