@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -26,14 +25,6 @@ constexpr std::uint64_t kFirstLinkToken = 1ULL << 63;
 
 constexpr Duration kLongTurn = 10_ms;
 constexpr Duration kPublishEvery = 10_ms;
-
-// True if bytes come so fast that the next 64 KiB, which would wake the reactor (tcp_rail.cc), are
-// here before a look for them ends. Their sender then need not wake a thread.
-bool is_fast(std::uint64_t bytes, Duration elapsed) {
-  const std::chrono::nanoseconds look = BriefLook::kLasts;
-  const auto may_take = bytes * static_cast<std::uint64_t>(look.count()) / 64_KiB;
-  return may_take > static_cast<std::uint64_t>(elapsed.ns);
-}
 
 }  // namespace
 
@@ -143,7 +134,9 @@ void Node::run() noexcept {
     Budget incoming{config_.turn.bytes_max / 2};
     handle_ready(ready, incoming, now);
     const std::uint64_t came_bytes = config_.turn.bytes_max / 2 - incoming.bytes;
-    if (is_fast(came_bytes, now - turn_started_)) waiting_ = Waiting::kAwake;
+    if (choose_waiting(came_bytes, now - turn_started_) == Waiting::kAwake) {
+      waiting_ = Waiting::kAwake;
+    }
     turn_started_ = now;
     parts_.links->handle_timeout(now);
     // Decisions for a link's previous life must not go out on the next one, where they are void.

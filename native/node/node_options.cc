@@ -52,6 +52,8 @@ constexpr Option kOptions[] = {
      [](NodeConfig& c, std::int64_t v) { c.limits.handshake_max = ms(v); }},
     {"inline_bytes_max", 0, kInlineBytesMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.inline_bytes_max = count(v); }},
+    {"io_threads", 0, kIoThreadsMax,
+     [](NodeConfig& c, std::int64_t v) { c.limits.io_threads = count(v); }},
     {"link_down_max_ms", 1, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.limits.link_down_max = ms(v); }},
     {"link_mbit", 1, kLinkMbitMax,

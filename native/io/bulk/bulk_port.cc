@@ -44,15 +44,17 @@ void BulkPort::end(std::uint64_t token) {
   connections_.erase(found);
 }
 
-void BulkPort::fail(std::uint64_t token, const Error& why) {
-  const Connection& connection = connections_.at(token);
+// The connection stays open until the link's rules have heard why it ends. Otherwise the peer could
+// end the link first, and its end would hide the reason.
+void BulkPort::fail(std::uint64_t token, Connection& connection, const Error& why) {
   news_.ends.push_back({token, connection.peer, connection.rail, why});
-  end(token);
+  connection.has_failed = true;
+  poller_->remove(connection.wire.fd());
 }
 
 void BulkPort::queue_block(std::uint64_t token, const SendBlock& block) {
   const auto found = connections_.find(token);
-  if (found == connections_.end()) return;
+  if (found == connections_.end() || found->second.has_failed) return;
   RailConnection& wire = found->second.wire;
   const std::uint64_t before = wire.queued_bytes();
   wire.queue_block(block);
@@ -66,12 +68,12 @@ void BulkPort::handle_ready(std::span<const Ready> ready, Budget& budget, Instan
   for (const Ready& each : by_turns) {
     if (budget.bytes > 0) next_read_ = each.token + 1;
     const auto found = connections_.find(each.token);
-    if (found == connections_.end()) continue;  // closed earlier in this turn
+    if (found == connections_.end() || found->second.has_failed) continue;  // earlier in this turn
     Connection& connection = found->second;
     if (each.is_writable && connection.wire.has_output()) mark_dirty(each.token, connection);
     if (!each.is_readable || budget.bytes == 0) continue;  // the poller reports it again
     auto received = connection.wire.receive_blocks(connection.peer, budget, news_.events);
-    if (!received) fail(each.token, received.error());
+    if (!received) fail(each.token, connection, received.error());
   }
 }
 
@@ -86,7 +88,7 @@ void BulkPort::flush(Budget& budget, Instant now) {
 
 void BulkPort::write_out(std::uint64_t token, Budget& budget, Instant now) {
   const auto found = connections_.find(token);
-  if (found == connections_.end()) return;
+  if (found == connections_.end() || found->second.has_failed) return;
   Connection& connection = found->second;
   connection.is_dirty = false;
   const std::uint64_t queued = connection.wire.queued_bytes();
@@ -99,7 +101,7 @@ void BulkPort::write_out(std::uint64_t token, Budget& budget, Instant now) {
     sent = Error{Code::kPeerLost, "the peer takes nothing"};
   }
   if (!sent) {
-    fail(token, sent.error());
+    fail(token, connection, sent.error());
     return;
   }
   const Interest wanted = connection.wire.has_output() ? Interest::kBoth : Interest::kRead;

@@ -4,9 +4,12 @@
 // is reported, and the link's rules say what follows. One thread at a time. Design decision 19.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "io/links/link_counters.h"
@@ -26,7 +29,7 @@ struct BulkConnection {
   RailConnection wire;
 };
 
-struct BulkEnd {  // the connection has failed and is closed
+struct BulkEnd {  // the connection has failed: nothing is read or sent until end() closes it
   std::uint64_t token = 0;
   NodeId peer;
   RailId rail;
@@ -36,6 +39,13 @@ struct BulkEnd {  // the connection has failed and is closed
 struct BulkNews {
   std::vector<IoEvent> events;  // before the ends
   std::vector<BulkEnd> ends;
+  std::uint64_t came_bytes = 0;  // to threads other than the reactor
+  [[nodiscard]] bool is_empty() const { return events.empty() && ends.empty(); }
+  void append(BulkNews more) {
+    std::ranges::move(more.events, std::back_inserter(events));
+    std::ranges::move(more.ends, std::back_inserter(ends));
+    came_bytes += more.came_bytes;
+  }
 };
 
 class BulkPort {
@@ -68,9 +78,10 @@ class BulkPort {
     RailId rail;
     Instant deadline;  // for the kernel to take of a long queue
     Interest interest = Interest::kRead;
-    bool is_dirty = false;  // in dirty_
+    bool is_dirty = false;    // in dirty_
+    bool has_failed = false;  // and waits for end()
   };
-  void fail(std::uint64_t token, const Error& why);
+  void fail(std::uint64_t token, Connection& connection, const Error& why);
   void write_out(std::uint64_t token, Budget& budget, Instant now);
   void mark_dirty(std::uint64_t token, Connection& connection);
 

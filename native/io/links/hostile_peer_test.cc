@@ -17,13 +17,20 @@
 namespace hoplite {
 namespace {
 
-class HostilePeer : public ::testing::Test {
+// Each test runs with blocks on the reactor, and on threads.
+class HostilePeer : public ::testing::TestWithParam<std::size_t> {
  protected:
   HostilePeer()
       : poller_(must(Poller::open())),
         arena_(must(Arena::open(1_MiB))),
-        links_(must(Links::open({NodeId{2}, Incarnation{1}, "secret"}, {}, {"127.0.0.1:0"}, poller_,
-                                arena_, 1))) {}
+        links_(must(Links::open({NodeId{2}, Incarnation{1}, "secret"}, limits(), {"127.0.0.1:0"},
+                                poller_, arena_, 1))) {}
+
+  static LinkLimits limits() {
+    LinkLimits limits;
+    limits.io_threads = GetParam();
+    return limits;
+  }
 
   UniqueFd knock(const std::string& from = "127.0.0.1") {
     const SocketAddress address = must(parse_address(links_.rails()[0]));
@@ -78,7 +85,7 @@ class HostilePeer : public ::testing::Test {
   Links links_;
 };
 
-TEST_F(HostilePeer, RandomBytesCloseTheConnectionAndAreCounted) {
+TEST_P(HostilePeer, RandomBytesCloseTheConnectionAndAreCounted) {
   Prng prng(7);
   for (int round = 0; round < 50; ++round) {
     const UniqueFd fd = knock();
@@ -91,7 +98,7 @@ TEST_F(HostilePeer, RandomBytesCloseTheConnectionAndAreCounted) {
   EXPECT_FALSE(links_.has_events());
 }
 
-TEST_F(HostilePeer, HalfAHeaderAndThenSilenceIsClosedAtTheDeadline) {
+TEST_P(HostilePeer, HalfAHeaderAndThenSilenceIsClosedAtTheDeadline) {
   const UniqueFd fd = knock();
   Bytes hello;
   encode(LinkFrame{hello_for(NodeId{2})}, hello);
@@ -104,7 +111,7 @@ TEST_F(HostilePeer, HalfAHeaderAndThenSilenceIsClosedAtTheDeadline) {
   EXPECT_TRUE(is_closed(fd));
 }
 
-TEST_F(HostilePeer, AMutilatedHelloNeverGetsFurther) {
+TEST_P(HostilePeer, AMutilatedHelloNeverGetsFurther) {
   Bytes whole;
   encode(LinkFrame{hello_for(NodeId{2})}, whole);
   Prng prng(11);
@@ -119,7 +126,7 @@ TEST_F(HostilePeer, AMutilatedHelloNeverGetsFurther) {
   EXPECT_EQ(links_.counters().handshakes, 0U);
 }
 
-TEST_F(HostilePeer, AMessageBeforeTheHandshakeIsRefused) {
+TEST_P(HostilePeer, AMessageBeforeTheHandshakeIsRefused) {
   const UniqueFd fd = knock();
   Message message;
   message.body = Credit{1};
@@ -131,7 +138,7 @@ TEST_F(HostilePeer, AMessageBeforeTheHandshakeIsRefused) {
   EXPECT_FALSE(links_.has_events());
 }
 
-TEST_F(HostilePeer, AWrongProofIsRefusedWithItsReason) {
+TEST_P(HostilePeer, AWrongProofIsRefusedWithItsReason) {
   const UniqueFd fd = knock();
   Bytes bytes;
   encode(LinkFrame{hello_for(NodeId{2})}, bytes);
@@ -142,7 +149,7 @@ TEST_F(HostilePeer, AWrongProofIsRefusedWithItsReason) {
   EXPECT_NE(links_.last_refusal().find("another cluster's secret"), std::string::npos);
 }
 
-TEST_F(HostilePeer, AnEarlierWireVersionIsRefusedAndBothAreNamed) {
+TEST_P(HostilePeer, AnEarlierWireVersionIsRefusedAndBothAreNamed) {
   const UniqueFd fd = knock();
   Bytes bytes;
   encode(LinkFrame{hello_for(NodeId{2})}, bytes);
@@ -155,7 +162,7 @@ TEST_F(HostilePeer, AnEarlierWireVersionIsRefusedAndBothAreNamed) {
       << links_.last_refusal();
 }
 
-TEST_F(HostilePeer, AFloodOfSilentConnectionsHasALimit) {
+TEST_P(HostilePeer, AFloodOfSilentConnectionsHasALimit) {
   std::vector<UniqueFd> flood;
   const std::size_t limit = LinkLimits{}.meeting_max;
   for (std::size_t i = 0; i < limit; ++i) flood.push_back(knock());
@@ -168,7 +175,7 @@ TEST_F(HostilePeer, AFloodOfSilentConnectionsHasALimit) {
   EXPECT_TRUE(is_closed(flood[1]));
 }
 
-TEST_F(HostilePeer, AFloodFromOneAddressKeepsNoOtherOneOut) {
+TEST_P(HostilePeer, AFloodFromOneAddressKeepsNoOtherOneOut) {
   std::vector<UniqueFd> flood;
   std::vector<UniqueFd> others;
   for (std::size_t i = 0; i < 2 * LinkLimits{}.meeting_max; ++i) {
@@ -180,7 +187,7 @@ TEST_F(HostilePeer, AFloodFromOneAddressKeepsNoOtherOneOut) {
   EXPECT_TRUE(is_answered(knock("127.0.0.4")));
 }
 
-TEST_F(HostilePeer, WhoComesWhenEveryAddressHasFewIsSentAway) {
+TEST_P(HostilePeer, WhoComesWhenEveryAddressHasFewIsSentAway) {
   std::vector<UniqueFd> crowd;
   for (std::size_t i = 0; i < LinkLimits{}.meeting_max; ++i) {
     crowd.push_back(knock("127.0.0." + std::to_string(10 + i % 8)));
@@ -189,6 +196,9 @@ TEST_F(HostilePeer, WhoComesWhenEveryAddressHasFewIsSentAway) {
   EXPECT_TRUE(is_closed(knock()));
   for (const UniqueFd& fd : crowd) EXPECT_TRUE(is_answered(fd));
 }
+
+INSTANTIATE_TEST_SUITE_P(OnReactorAndThreads, HostilePeer,
+                         ::testing::Values(std::size_t{0}, std::size_t{2}));
 
 }  // namespace
 }  // namespace hoplite

@@ -49,7 +49,7 @@ const char* explain_death(DeathCause cause) {
 }  // namespace
 
 Links::Links(Identity identity, const LinkLimits& limits, Poller& poller, const Arena& arena,
-             Liveness liveness, std::uint64_t first_token)
+             Liveness liveness, BulkPorts bulk, std::uint64_t first_token)
     : identity_(std::make_unique<Identity>(std::move(identity))),
       limits_(limits),
       rules_(identity_->node, limits),
@@ -58,7 +58,7 @@ Links::Links(Identity identity, const LinkLimits& limits, Poller& poller, const 
       liveness_(std::move(liveness)),
       receives_(std::make_unique<SharedReceives>(arena.size_bytes())),
       counters_(std::make_unique<LinkCounters>()),
-      bulk_(std::make_unique<BulkPort>(limits, poller)),
+      bulk_(std::move(bulk)),
       liveness_token_(first_token),
       next_token_(first_token + 1),
       newcomers_(limits.meeting_max) {}
@@ -73,7 +73,10 @@ Result<Links> Links::open(Identity identity, const LinkLimits& limits,
   }
   auto liveness = Liveness::start(limits.liveness);
   if (!liveness) return liveness.error();
-  Links links(std::move(identity), limits, poller, arena, std::move(*liveness), first_token);
+  auto bulk = BulkPorts::start(limits, poller);
+  if (!bulk) return bulk.error();
+  Links links(std::move(identity), limits, poller, arena, std::move(*liveness), std::move(*bulk),
+              first_token);
   if (auto added = poller.add(links.liveness_.fd(), links.liveness_token_, Interest::kRead);
       !added) {
     return added.error();
@@ -145,7 +148,7 @@ void Links::send(const SendBlock& action) {
   auto rail = rails.begin() + std::min<std::ptrdiff_t>(action.rail.value, std::ssize(rails) - 1);
   if (!is_open(*rail)) rail = std::find_if(rails.begin(), rails.end(), is_open);
   HOPLITE_CHECK(rail != rails.end());
-  bulk_->queue_block(rail->bulk.token, action);
+  bulk_.queue_block(rail->bulk.token, action);
 }
 
 void Links::open_receive(const OpenReceive& action) { receives_->open(action); }
@@ -162,15 +165,16 @@ void Links::close_receive(const CloseReceive& action) {
 void Links::handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now) {
   std::vector<Ready> bulk;
   for (const Ready& each : ready) {
-    if (bulk_->serves(each.token)) {
+    if (bulk_.serves(each.token)) {
       bulk.push_back(each);
     } else {
       Budget frame_budget{kControlFrameBytesMax};
       serve(each, frame_budget, now);
     }
   }
-  bulk_->handle_ready(bulk, blocks, now);
-  take_bulk_news(now);
+  bulk_.handle_ready(bulk, blocks, now);
+  collect_bulk_news(blocks);
+  end_failed_bulk(now);
 }
 
 void Links::serve(const Ready& ready, Budget& budget, Instant now) {
@@ -238,8 +242,9 @@ void Links::flush(Budget& blocks, Instant now) {
     Budget frame_budget{kControlFrameBytesMax};
     write_out(token, frame_budget, now);
   }
-  bulk_->flush(blocks, now);
-  take_bulk_news(now);
+  bulk_.flush(blocks, now);
+  collect_bulk_news(blocks);
+  end_failed_bulk(now);
 }
 
 void Links::write_out(std::uint64_t token, Budget& budget, Instant now) {
@@ -322,7 +327,7 @@ LinkCounters Links::counters() const {
     counters.layout_bytes += connection.wire.layout_bytes();
     counters.bytes_queued += connection.wire.queued_bytes();
   }
-  counters.add_bulk(bulk_->counters());
+  counters.add_bulk(bulk_.counters());
   return counters;
 }
 
@@ -393,7 +398,9 @@ void Links::perform(const ReportRail& action, Instant /*now*/) {
 void Links::set_timer(Instant at) { timer_ = earlier(timer_, at); }
 
 void Links::close(std::uint64_t token) {
-  bulk_->end(token);
+  bulk_.end(token);
+  Budget any{};
+  collect_bulk_news(any);  // before LinkDown
   const auto found = connections_.find(token);
   if (found == connections_.end()) return;
   newcomers_.remove(token);
@@ -453,14 +460,19 @@ void Links::begin_to_read(std::uint64_t token, Instant now) {
     return;
   }
   poller_->remove(connection.wire.fd());
-  bulk_->add({token, connection.peer, connection.rail, std::move(connection.wire)}, now);
+  bulk_.add({token, connection.peer, connection.rail, std::move(connection.wire)}, now);
   connections_.erase(found);
 }
 
-void Links::take_bulk_news(Instant now) {
-  BulkNews news = bulk_->take_news();
+void Links::collect_bulk_news(Budget& came) {
+  BulkNews news = bulk_.take_news();
   std::ranges::move(news.events, std::back_inserter(events_));
-  for (const BulkEnd& end : news.ends) end_bulk(end, now);
+  std::ranges::move(news.ends, std::back_inserter(bulk_ends_));
+  came.take(news.came_bytes);
+}
+
+void Links::end_failed_bulk(Instant now) {
+  for (; !bulk_ends_.empty(); bulk_ends_.pop_front()) end_bulk(bulk_ends_.front(), now);
 }
 
 void Links::end_bulk(const BulkEnd& end, Instant now) {
@@ -477,6 +489,7 @@ void Links::end_bulk(const BulkEnd& end, Instant now) {
     receive(control->first, control->second, control_budget, now);
     if (!is_part_of_link()) return;
   }
+  close(end.token);
   report_end(end.token, end.peer, end.rail, end.why, now);
 }
 

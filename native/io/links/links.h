@@ -13,13 +13,14 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "io/bulk/bulk_port.h"
+#include "io/bulk/bulk_ports.h"
 #include "io/links/handshake.h"
 #include "io/links/link_rules.h"
 #include "io/links/refusal_log.h"
@@ -76,14 +77,15 @@ class Links {
   using Rail = Link::Rail;
 
   Links(Identity identity, const LinkLimits& limits, Poller& poller, const Arena& arena,
-        Liveness liveness, std::uint64_t first_token);
+        Liveness liveness, BulkPorts bulk, std::uint64_t first_token);
   void set_timer(Instant at);
   void close(std::uint64_t token);
   void fail_connection(std::uint64_t token, const Error& why, Instant now);
   void report_end(std::uint64_t token, NodeId node, RailId rail, const Error& why, Instant now);
   void begin_to_read(std::uint64_t token, Instant now);
   void end_bulk(const BulkEnd& end, Instant now);
-  void take_bulk_news(Instant now);
+  void collect_bulk_news(Budget& came);
+  void end_failed_bulk(Instant now);
   void write_out(std::uint64_t token, Budget& budget, Instant now);
   void mark_dirty(std::uint64_t token, Connection& connection);
   void watch(std::uint64_t token, Connection& connection);
@@ -123,7 +125,8 @@ class Links {
   Liveness liveness_;
   std::unique_ptr<SharedReceives> receives_;  // a pointer: connections have it, and a Links moves
   std::unique_ptr<LinkCounters> counters_;
-  std::unique_ptr<BulkPort> bulk_;  // the connections for blocks of links that are up
+  BulkPorts bulk_;                 // the connections for blocks of links that are up
+  std::deque<BulkEnd> bulk_ends_;  // to handle
   std::vector<std::string> rails_;
   std::vector<SocketAddress> addresses_;
   std::map<std::uint64_t, Listener> listeners_;  // by token

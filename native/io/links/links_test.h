@@ -75,11 +75,10 @@ struct Side {
 
 enum class DataTls : std::uint8_t { kOff, kOn };
 
-// Each test runs without TLS and with it. Only the bytes on the wire differ.
-class LinksTest : public ::testing::TestWithParam<DataTls> {
+class LinkSides : public ::testing::Test {
  protected:
-  LinksTest() {
-    Side::authority = GetParam() == DataTls::kOn ? &ours_ : nullptr;
+  explicit LinkSides(DataTls tls) {
+    Side::authority = tls == DataTls::kOn ? &ours_ : nullptr;
     Side::limits = {};
   }
   // Turns all sides until `done`; false after a number of turns that no healthy run comes near.
@@ -146,6 +145,12 @@ class LinksTest : public ::testing::TestWithParam<DataTls> {
 
   Instant now_{1'000'000'000};
   Authority ours_;
+};
+
+// Each test runs without TLS and with it. Only the bytes on the wire differ.
+class LinksTest : public LinkSides, public ::testing::WithParamInterface<DataTls> {
+ protected:
+  LinksTest() : LinkSides(GetParam()) {}
 };
 
 }  // namespace hoplite

@@ -39,6 +39,9 @@ struct LinkLimits {
   // node. A switch's port queues about a MiB, and at 10 Gbit/s this covers round trips of 0.6 ms
   // (design decision 19).
   std::uint64_t arriving_bytes_max = 768_KiB;
+  // Threads that move blocks, each for a part of the connections; 0: the reactor moves them
+  // (design decision 19e).
+  std::size_t io_threads = 0;
 };
 
 }  // namespace hoplite

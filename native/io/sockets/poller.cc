@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/units.h"
 #include "io/sockets/system_error.h"
 
 namespace hoplite {
@@ -19,6 +20,12 @@ std::uint32_t mask(Interest interest) {
 }
 
 }  // namespace
+
+Waiting choose_waiting(std::uint64_t came_bytes, Duration elapsed) {
+  const std::chrono::nanoseconds look = BriefLook::kLasts;
+  const auto may_take = came_bytes * static_cast<std::uint64_t>(look.count()) / 64_KiB;
+  return may_take > static_cast<std::uint64_t>(elapsed.ns) ? Waiting::kAwake : Waiting::kAsleep;
+}
 
 Poller::Poller(UniqueFd epoll, UniqueFd wake) : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
 

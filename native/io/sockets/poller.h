@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One epoll instance and the descriptor that wakes it. Level-triggered, so a turn may stop at its
-// byte limit and find the rest again. wake() may be called from any thread; all else belongs to the
-// reactor. The caller chooses tokens and never reuses them. So an event of a descriptor that was
+// byte limit and find the rest again. wake() may be called from any thread; all else belongs to one
+// thread. The caller chooses tokens and never reuses them. So an event of a descriptor that was
 // closed in the same turn matches no token.
 #pragma once
 
@@ -24,6 +24,9 @@ enum class Interest : std::uint8_t { kNone = 0, kRead = 1, kWrite = 2, kBoth = 3
 
 // How a wait begins: asleep, or with a brief look before the sleep (BriefLook).
 enum class Waiting : std::uint8_t { kAsleep, kAwake };
+// Returns kAwake if bytes come so fast that the next 64 KiB, which would wake the thread
+// (tcp_rail.cc), are here before a look for them ends. Their sender then need not wake a thread.
+[[nodiscard]] Waiting choose_waiting(std::uint64_t came_bytes, Duration elapsed);
 
 struct Ready {
   std::uint64_t token = 0;
