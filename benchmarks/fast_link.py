@@ -1,6 +1,7 @@
 """How fast one object goes from node to node over loopback, beside one plain TCP stream in C++.
 
     python benchmarks/fast_link.py
+    python benchmarks/fast_link.py --io-threads 0 1 2 4
 
 Two nodes of this machine, and one process that is attached to both. A round puts an object at one
 node and gets it at the other. Plain streams move as many bytes by calls of 1 MiB, and take turns
@@ -8,6 +9,9 @@ with the nodes: one between two buffers of 1 MiB, which stay in the cache, and o
 memory, as the nodes do. A first get is of nodes that have just started, so the kernel makes memory
 for its bytes; "with prefault_bytes" the nodes had made that ahead. Also: what the thread of each
 node that moves the bytes spends on a GB. Limits are shares of the stream between two buffers.
+
+With --io-threads it compares those values of the option instead, in turns. Each pair of nodes then
+has as many rails on one address as threads, so that each thread has a connection for blocks.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from hoplite_ray.store import Store, new_id
 
 PLAIN, FROM_MEMORY = "a plain TCP stream", "a plain TCP stream from memory to memory"
 MIB, GB = 1 << 20, 1e9
-THREAD = "hoplite-node"
+THREADS = {"hoplite-node", "hoplite-bulk"}  # those that move bytes between nodes
 WARM_UP_ROUNDS = 2
 SHARE_MIN = {"again": 0.85, "first": 0.35, "first, with prefault_bytes": 0.7}
 SLEEPS_MAX = 1000  # of the receiver, for a GB
@@ -65,7 +69,7 @@ class PlainStream:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Time and sleeps of a node's thread."""
+    """Time and sleeps of a node's threads that move bytes."""
 
     run_s: float
     wait_s: float  # for a core
@@ -74,11 +78,14 @@ class Spent:
     @classmethod
     def by(cls, pid: int) -> Spent:
         """Read the kernel's counters."""
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        task = next(each for each in tasks if (each / "comm").read_text().strip() == THREAD)
-        run_ns, wait_ns, _ = map(int, (task / "schedstat").read_text().split())
-        words = (task / "status").read_text().split("voluntary_ctxt_switches:")[1].split()
-        return cls(run_ns * 1e-9, wait_ns * 1e-9, int(words[0]))
+        run_ns = wait_ns = sleeps = 0
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            if (task / "comm").read_text().strip() not in THREADS:
+                continue
+            run, wait, _ = map(int, (task / "schedstat").read_text().split())
+            words = (task / "status").read_text().split("voluntary_ctxt_switches:")[1].split()
+            run_ns, wait_ns, sleeps = run_ns + run, wait_ns + wait, sleeps + int(words[0])
+        return cls(run_ns * 1e-9, wait_ns * 1e-9, sleeps)
 
     def __sub__(self, other: Spent) -> Spent:
         return Spent(
@@ -109,14 +116,22 @@ class Pair:
 
 
 @contextmanager
-def start_pair(value: np.ndarray, arena_bytes: int, prefault_bytes: int) -> Iterator[Pair]:
+def start_pair(
+    value: np.ndarray, arena_bytes: int, prefault_bytes: int = 0, io_threads: int = 0
+) -> Iterator[Pair]:
     """Two nodes that have just started; with `prefault_bytes`, once they have made that memory."""
     nodes: list[NodeProcess] = []
     try:
         for _ in range(2):
             beside = nodes[0] if nodes else None
-            options = {"prefault_bytes": prefault_bytes} if prefault_bytes else {}
-            nodes.append(NodeProcess.start(beside=beside, arena_bytes=arena_bytes, options=options))
+            nodes.append(
+                NodeProcess.start(
+                    beside=beside,
+                    arena_bytes=arena_bytes,
+                    listen=["127.0.0.1:0"] * max(io_threads, 1),
+                    options={"prefault_bytes": prefault_bytes, "io_threads": io_threads},
+                )
+            )
         for node in nodes:
             wait_for_memory(node.process.pid, prefault_bytes)
         with Store.attach(nodes[0].socket) as near, Store.attach(nodes[1].socket) as far:
@@ -159,13 +174,13 @@ class Measured:
                     unit="bytes/s",
                     samples=tuple(rates),
                     bound=bound if ours else None,
-                    goal=SHARE_MIN[case] * bound if ours else None,
+                    goal=SHARE_MIN[case] * bound if ours and case in SHARE_MIN else None,
                     is_more_better=True,
                 )
             )
         for role, spent in self.spent.items():
             sleeps = tuple(each.sleeps for each in spent)
-            goal = SLEEPS_MAX if role == "receiver" else None
+            goal = SLEEPS_MAX if role == "receiver" else None  # of a node without io_threads
             rows += [
                 Figure(
                     case=f"{role}: run, for a GB",
@@ -183,23 +198,39 @@ class Measured:
 
 
 def measure_again(
-    measured: Measured, plain: Mapping[str, PlainStream], pair: Pair, rounds: int
+    measured: Measured,
+    plain: Mapping[str, PlainStream],
+    pair: Pair,
+    rounds: int,
+    case: str = "again",
 ) -> None:
     """Play rounds in turns with nodes whose memory is there."""
+    of_case = "" if case == "again" else f", {case}"
     for _ in range(WARM_UP_ROUNDS):
         pair.bytes_per_s()
     for _ in range(rounds):
         before = [Spent.by(pid) for pid in pair.pids]
-        measured.rates["again", OURS].append(pair.bytes_per_s())
+        measured.rates[case, OURS].append(pair.bytes_per_s())
         after = [Spent.by(pid) for pid in pair.pids]
         for by, stream in plain.items():
-            measured.rates["again", by].append(stream.bytes_per_s())
+            measured.rates[case, by].append(stream.bytes_per_s())
         share = pair.value.nbytes / GB
         for role, then, now in zip(("sender", "receiver"), before, after, strict=True):
             spent = now - then
-            measured.spent[role].append(
+            measured.spent[role + of_case].append(
                 Spent(spent.run_s / share, spent.wait_s / share, round(spent.sleeps / share))
             )
+
+
+def measure_starts(
+    measured: Measured, plain: PlainStream, value: np.ndarray, arena_bytes: int, starts: int
+) -> None:
+    """Time the first gets of nodes that have just started."""
+    for _ in range(starts):
+        for case, prefault_bytes in (("first", 0), ("first, with prefault_bytes", arena_bytes)):
+            with start_pair(value, arena_bytes, prefault_bytes) as pair:
+                measured.rates[case, OURS].append(pair.bytes_per_s())
+                measured.rates[case, PLAIN].append(plain.bytes_per_s())
 
 
 def main() -> None:
@@ -208,6 +239,9 @@ def main() -> None:
     parser.add_argument("--size-mib", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=9, help="of nodes whose memory is there")
     parser.add_argument("--starts", type=int, default=3, help="pairs of nodes for the first gets")
+    parser.add_argument(
+        "--io-threads", type=int, nargs="+", help="compare these values of the option io_threads"
+    )
     parser.add_argument("--json", action="store_true", help="add a line of JSON for each figure")
     parser.add_argument("--toy", action="store_true", help="seconds, for the gate: proves it runs")
     options = parser.parse_args()
@@ -218,13 +252,15 @@ def main() -> None:
     value = np.frombuffer(np.random.default_rng(0).bytes(size_bytes), np.uint8)
     measured = Measured()
     plain = {PLAIN: PlainStream(size_bytes, MIB), FROM_MEMORY: PlainStream(size_bytes, size_bytes)}
-    for _ in range(options.starts):
-        for case, prefault_bytes in (("first", 0), ("first, with prefault_bytes", arena_bytes)):
-            with start_pair(value, arena_bytes, prefault_bytes) as pair:
-                measured.rates[case, OURS].append(pair.bytes_per_s())
-                measured.rates[case, PLAIN].append(plain[PLAIN].bytes_per_s())
-    with start_pair(value, arena_bytes, 0) as pair:
-        measure_again(measured, plain, pair, options.rounds)
+    if options.io_threads:
+        for _ in range(options.starts):
+            for count in options.io_threads:
+                with start_pair(value, arena_bytes, io_threads=count) as pair:
+                    measure_again(measured, plain, pair, options.rounds, f"io_threads={count}")
+    else:
+        measure_starts(measured, plain[PLAIN], value, arena_bytes, options.starts)
+        with start_pair(value, arena_bytes) as pair:
+            measure_again(measured, plain, pair, options.rounds)
     for stream in plain.values():
         stream.close()
     figures = measured.figures(size_bytes)

@@ -63,8 +63,6 @@ static_assert(kControlFrameBytesMax >=
 inline constexpr std::size_t kViewMembersMax = 1024;
 inline constexpr std::size_t kForwardListMax = 8;  // decision 18: pushes above it are forwarded
 inline constexpr std::size_t kRailsMax = 8;
-// Threads that move blocks. As many as a node has rails: more find no connection to one peer.
-inline constexpr std::size_t kIoThreadsMax = kRailsMax;
 
 // Rate of a node's link where the option link_mbit is not given: 10 Gbit/s.
 inline constexpr std::uint64_t kLinkBytesPerS = 1'250'000'000;

@@ -21,6 +21,8 @@ constexpr std::int64_t kMsMax = 3'600'000;
 constexpr std::int64_t kSilenceMsMin = 3 * (kPulseEvery.ns / 1'000'000);
 constexpr std::int64_t kBytesMax = std::numeric_limits<std::int64_t>::max();
 
+// One for each rail of a node. One peer has no more connections for blocks.
+constexpr std::int64_t kIoThreadsMax = kRailsMax;
 constexpr std::int64_t kLinkMbitMax = 10'000'000;
 constexpr std::int64_t kMomentsMost = 1 << 20;  // 126 MB
 

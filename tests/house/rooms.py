@@ -94,7 +94,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "messages",
     ),
     "native/io": (
-        "links local_port",
+        "links bulk local_port",
         "liveness",
         "memory",
         "sockets",

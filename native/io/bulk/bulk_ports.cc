@@ -9,9 +9,9 @@ namespace hoplite {
 Result<BulkPorts> BulkPorts::start(const LinkLimits& limits, Poller& poller) {
   BulkPorts ports(std::make_unique<BulkPort>(limits, poller));
   for (std::size_t i = 0; i < limits.io_threads; ++i) {
-    auto thread = BulkThread::start(limits, poller);
-    if (!thread) return thread.error();
-    ports.threads_.push_back({std::move(*thread)});
+    auto own = Poller::open();
+    if (!own) return own.error();
+    ports.threads_.push_back({std::make_unique<BulkThread>(limits, std::move(*own), poller)});
   }
   return ports;
 }

@@ -24,18 +24,11 @@ void append(std::vector<T>& all, std::vector<T>& more) {
 
 }  // namespace
 
-Result<std::unique_ptr<BulkThread>> BulkThread::start(const LinkLimits& limits,
-                                                      const Poller& reactor) {
-  auto poller = Poller::open();
-  if (!poller) return poller.error();
-  std::unique_ptr<BulkThread> started(new BulkThread(limits, std::move(*poller), reactor));
-  const SignalsBlocked guard;
-  started->thread_ = std::thread(&BulkThread::run, started.get());
-  return started;
-}
-
 BulkThread::BulkThread(const LinkLimits& limits, Poller poller, const Poller& reactor)
-    : poller_(std::move(poller)), reactor_(&reactor), port_(limits, poller_) {}
+    : poller_(std::move(poller)), reactor_(&reactor), port_(limits, poller_) {
+  const SignalsBlocked guard;
+  thread_ = std::thread(&BulkThread::run, this);
+}
 
 BulkThread::~BulkThread() {
   {

@@ -7,7 +7,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -20,9 +19,8 @@ namespace hoplite {
 
 class BulkThread {
  public:
-  // The reactor's poller outlives it.
-  [[nodiscard]] static Result<std::unique_ptr<BulkThread>> start(const LinkLimits& limits,
-                                                                 const Poller& reactor);
+  // Starts the thread. REQUIRES: the reactor's poller outlives this.
+  BulkThread(const LinkLimits& limits, Poller poller, const Poller& reactor);
   ~BulkThread();  // ends all connections
   BulkThread(const BulkThread&) = delete;
   BulkThread& operator=(const BulkThread&) = delete;
@@ -45,7 +43,6 @@ class BulkThread {
     std::vector<std::uint64_t> ended;
     [[nodiscard]] bool is_empty() const { return added.empty() && blocks.empty() && ended.empty(); }
   };
-  BulkThread(const LinkLimits& limits, Poller poller, const Poller& reactor);
   void run() noexcept;
   // Returns false if the thread stops. Marks the thread as asleep if it has nothing to do.
   [[nodiscard]] bool take_orders(Orders& orders);

@@ -92,7 +92,8 @@ class BulkThreadTest : public ::testing::Test {
   LinkCounters handshakes_;
   std::array<UniqueFd, 2> ends_{connect()};
   Poller reactor_{must(Poller::open())};
-  std::unique_ptr<BulkThread> thread_{must(BulkThread::start({}, reactor_))};
+  std::unique_ptr<BulkThread> thread_{
+      std::make_unique<BulkThread>(LinkLimits{}, must(Poller::open()), reactor_)};
   BulkNews news_;
 };
 

@@ -17,7 +17,6 @@ namespace hoplite {
 
 class SharedReceives {
  public:
-  // What a thread may do behind a read that has borrowed the range.
   enum class Loan : std::uint8_t {
     kOpen,       // the transfer is open: its block goes on
     kClosed,     // it was closed during the read: the rest of the block is discarded
@@ -37,7 +36,7 @@ class SharedReceives {
   [[nodiscard]] std::size_t senders() const;
   // Borrows the range of a transfer. Returns false if the transfer is closed.
   [[nodiscard]] bool begin_write(NodeId from, TransferId transfer);
-  // Gives it back. REQUIRES: begin_write returned true.
+  // Gives it back. The answer says how the thread goes on. REQUIRES: begin_write returned true.
   [[nodiscard]] Loan end_write(NodeId from, TransferId transfer);
 
  private:

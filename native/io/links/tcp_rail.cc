@@ -38,6 +38,14 @@ iovec to_iovec(std::span<std::byte> bytes) { return {bytes.data(), bytes.size()}
 RailConnection::RailConnection(UniqueFd fd, RailPlace place)
     : stream_(std::move(fd)), place_(place) {}
 
+bool RailConnection::has_output() const {
+  return stream_.has_unsent() || (stream_.is_open() && (!frames_.empty() || !blocks_.empty()));
+}
+
+bool RailConnection::may_receive(const Budget& budget) const {
+  return budget.bytes > 0 || stream_.has_unread();
+}
+
 // ---- out ----
 
 void RailConnection::queue_frame(Bytes frame, std::optional<QueuedPush> push) {
@@ -265,6 +273,7 @@ void RailConnection::give_place_back(NodeId from, std::vector<IoEvent>& events) 
   }
 }
 
+// With the last bytes of a block comes the head of the next one: one call per block.
 std::array<std::span<std::byte>, 2> RailConnection::next_places() {
   if (!in_payload_) return {std::span(head_).subspan(head_got_), {}};
   const std::uint64_t left = block_.size_bytes - payload_got_;

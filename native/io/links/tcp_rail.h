@@ -63,9 +63,7 @@ class RailConnection {
   // Counts there from here on. REQUIRES: `counters` outlives this.
   void count_in(LinkCounters& counters) { place_.counters = &counters; }
   // True if there are bytes to send as soon as the kernel takes them.
-  [[nodiscard]] bool has_output() const {
-    return stream_.has_unsent() || (stream_.is_open() && (!frames_.empty() || !blocks_.empty()));
-  }
+  [[nodiscard]] bool has_output() const;
   [[nodiscard]] std::uint64_t queued_bytes() const { return queued_bytes_; }
   [[nodiscard]] std::uint64_t layout_bytes() const {  // that both ends remember
     return sent_layouts_.bytes() + received_layouts_.bytes();
@@ -88,9 +86,8 @@ class RailConnection {
   // 64 KiB, one read of the kernel) are used up beyond the budget, because no poller reports them.
   [[nodiscard]] Result<void> receive_frames(ReadAhead ahead, Budget& budget,
                                             std::vector<FrameIn>& frames);
-  // Bulk: appends a BlockLanded for each block that is in its place with the right checksum. The
-  // rest of a block whose transfer was closed is thrown away. If that happens during a read, it
-  // appends ReceiveClosed behind the last read.
+  // Bulk: appends a BlockLanded for each block that is in its place with the right checksum, and
+  // ReceiveClosed behind the last read of a transfer that was closed meanwhile.
   [[nodiscard]] Result<void> receive_blocks(NodeId from, Budget& budget,
                                             std::vector<IoEvent>& events);
 
@@ -110,9 +107,7 @@ class RailConnection {
   [[nodiscard]] Result<Sent> send_blocks(NodeId to, Budget& budget, std::vector<IoEvent>& events);
   [[nodiscard]] Result<Parsed> parse_frame(std::vector<FrameIn>& frames);
   [[nodiscard]] std::size_t frame_bytes_missing() const;
-  // Where the next bytes of blocks go: one call per block, because with the last bytes of a block
-  // comes the head of the next one.
-  [[nodiscard]] std::array<std::span<std::byte>, 2> next_places();
+  [[nodiscard]] std::array<std::span<std::byte>, 2> next_places();  // for bytes of blocks
   [[nodiscard]] bool borrow_place(NodeId from);  // for one read; false: none is needed
   void give_place_back(NodeId from, std::vector<IoEvent>& events);
   [[nodiscard]] Result<void> begin_block(NodeId from);
@@ -123,9 +118,7 @@ class RailConnection {
                                             ReadAhead ahead);
   [[nodiscard]] Result<void> share_window();
   [[nodiscard]] Result<void> await_block();
-  [[nodiscard]] bool may_receive(const Budget& budget) const {
-    return budget.bytes > 0 || stream_.has_unread();
-  }
+  [[nodiscard]] bool may_receive(const Budget& budget) const;
 
   Stream stream_;
   RailPlace place_;
