@@ -97,6 +97,7 @@ void fields(A& a, Of<A, Grant> m) {
     id(a, lease.lease);
     a.require(lease.stripe.value < m.stripe_count);
   });
+  a.require(!m.leases.empty());
 }
 template <typename A>
 void fields(A& a, Of<A, Located> m) {

@@ -203,6 +203,13 @@ TEST(Frame, EmptyMessagesComeBackAsTheyWere) {
   }
 }
 
+TEST(Frame, AGrantWithoutALeaseIsRefused) {
+  Grant grant{object(1), Incarnation{1}, {}, kMeta, 3, {{StripeIndex{2}, NodeId{4}, LeaseId{5}}}};
+  EXPECT_TRUE(decode(encode_frame(message_of(grant), 0)));
+  grant.leases.clear();
+  EXPECT_FALSE(decode(encode_frame(message_of(grant), 0)));
+}
+
 TEST(Frame, EveryShorterBodyIsRefused) {
   for (const ByteVector& whole : all_encoded()) {
     auto header = decode_header(whole);

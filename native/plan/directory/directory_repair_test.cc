@@ -208,6 +208,26 @@ TEST_F(DirectoryTest, AGrantThatWaitsHasTheNewestLeaseOfAStripe) {
   EXPECT_EQ(grants[0].leases[0].sender, kA);
 }
 
+// home: Grant(kC from kB) and an answer to kC wait to be sent │ kB dies │ the home grants anew. The
+// newer lease goes behind the answer, because messages to one node keep their order.
+TEST_F(DirectoryTest, ALeaseJoinsNoGrantThatAnotherMessageFollows) {
+  reset(1);
+  has(kA);
+  has(kB);
+  wants(kC);
+  directory_.handle_locate(kC, Locate{kObject, Incarnation{0}, kNoNode, true, 0}, now_);
+  directory_.handle_node_dead(kB, now_);
+  elapse(kRegrantDelay);
+  std::vector<NodeId> senders;  // kNoNode: the answer
+  while (const auto parcel = directory_.poll_parcel()) {
+    if (parcel->to != kC) continue;
+    const auto* grant = std::get_if<Grant>(&parcel->body);
+    EXPECT_TRUE(grant == nullptr || grant->leases.size() == 1);
+    senders.push_back(grant != nullptr ? grant->leases.at(0).sender : kNoNode);
+  }
+  EXPECT_EQ(senders, (std::vector<NodeId>{kB, kNoNode, kA}));
+}
+
 // Returns the sender in the last grant of each stripe, for every receiver with a grant.
 std::map<std::pair<NodeId, StripeIndex>, NodeId> senders_of(const std::vector<Parcel>& sent) {
   std::map<std::pair<NodeId, StripeIndex>, NodeId> senders;
