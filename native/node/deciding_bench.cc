@@ -164,6 +164,7 @@ class Wired {
   }
   void perform(std::size_t node, CloseReceive& close) {
     nodes_[node].receives.erase({close.from, close.transfer});
+    nodes_[node].events.emplace_back(ReceiveClosed{close.from, close.transfer});
   }
   void perform(std::size_t node, Connect& connect) {
     nodes_[node].events.emplace_back(LinkUp{connect.member.node, connect.member.incarnation});

@@ -50,7 +50,7 @@ struct LinkUp {  // control and bulk of at least one rail are open; also after a
   NodeId node;
   Incarnation incarnation;
 };
-struct LinkDown {  // all in flight on it is void; comes before PeerDead
+struct LinkDown {  // all in flight on it is void, and no block is read for it; before PeerDead
   NodeId node;
 };
 struct PeerDead {  // this node ends all contact with this incarnation
@@ -62,11 +62,13 @@ using IoEvent = std::variant<MessageIn, BlockLanded, BlockSent, ReceiveClosed, L
                              PeerDead, SpillDone>;
 
 // ---- Action: what the engine wants done, in this order ----
+// A range is lent to io/ by SendBlock until its BlockSent or LinkDown, by OpenReceive until its
+// ReceiveClosed, by SpillJob until its SpillDone. Other actions are over when performed.
 
 struct SendMessage {
   NodeId to;
   Message message;
-  std::optional<Extent> payload;  // sent from the arena behind the header
+  std::optional<Extent> payload;  // copied from the arena when this is performed
 };
 struct SendBlock {
   NodeId to;
@@ -89,25 +91,25 @@ struct OpenReceive {
   Extent base;
   std::uint32_t slots = 0;
 };
-struct CloseReceive {  // later blocks of it are read and thrown away
+struct CloseReceive {  // a block in hand may still be written; later ones are thrown away
   TransferId transfer;
   NodeId from;
 };
-struct Fold {  // into = first ? from : op(into, from), element by element; `into`: accumulators
+struct Fold {  // into = first ? from : op(into, from), element by element; over when performed
   Extent into;
   Extent from;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   bool first = false;
 };
-struct Finish {  // from accumulators that hold all: a mean is divided, a 16-bit float rounded
+struct Finish {  // from accumulators: a mean is divided, a half rounded; over when performed
   Extent into;
   Extent from;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::uint32_t sources = 0;
 };
-struct WriteInline {
+struct WriteInline {  // over when performed
   Extent extent;
   Bytes payload;
 };
@@ -119,7 +121,7 @@ struct ReplyToClient {
 struct Connect {
   Member member;
 };
-struct Disconnect {
+struct Disconnect {  // when performed, no block is read for the node any more
   NodeId node;
 };
 struct ReportDeath {  // to the control plane, which proposes a view without it

@@ -199,12 +199,31 @@ TEST_P(LinksTest, AfterCloseReceiveNoByteOfABlockIsWrittenAnyMore) {
   }
   ASSERT_EQ(b.count<BlockLanded>(), 0U);
   b.links.close_receive({TransferId{5}, a.member.node});
+  b.turn(now_, 0);
+  EXPECT_EQ(b.count<ReceiveClosed>(), 1U);
   const auto place = b.arena.at({1_MiB, kBlock});
   std::fill(place.begin(), place.end(), std::byte{0});
   ASSERT_TRUE(run({&a, &b}, [&] { return b.links.counters().blocks_discarded == 1; }));
   EXPECT_TRUE(
       std::all_of(place.begin(), place.end(), [](std::byte v) { return v == std::byte{0}; }));
   EXPECT_EQ(b.count<BlockLanded>(), 0U);
+}
+
+TEST_P(LinksTest, EachCloseReceiveIsAnsweredOnceAlsoWhenTheLinkIsDown) {
+  Side a(1), b(2);
+  ASSERT_TRUE(connect_both(a, b));
+  b.links.open_receive(receive_of(a, 1));
+  a.links.disconnect(b.member.node);
+  ASSERT_TRUE(run({&a, &b}, [&] { return b.count<LinkDown>() == 1; }));
+  b.links.close_receive({TransferId{5}, a.member.node});
+  b.links.close_receive({TransferId{6}, a.member.node});  // nothing was open
+  b.links.close_receive({TransferId{7}, NodeId{9}});      // nor is there such a link
+  b.turn(now_);
+  std::vector<TransferId> closed;
+  for (const IoEvent& event : b.events) {
+    if (const auto* end = std::get_if<ReceiveClosed>(&event)) closed.push_back(end->transfer);
+  }
+  EXPECT_EQ(closed, (std::vector{TransferId{5}, TransferId{6}, TransferId{7}}));
 }
 
 TEST_P(LinksTest, AHostileBlockOfAnOpenTransferClosesTheLink) {

@@ -34,6 +34,24 @@ PullStart Pull::start() const {
           .of_branch = goal_.of_branch};
 }
 
+OpenReceive Pull::open(TransferId transfer) const {
+  return {.transfer = transfer,
+          .from = goal_.sender,
+          .object = goal_.object,
+          .incarnation = goal_.incarnation,
+          .target_epoch = goal_.target_epoch,
+          .meta = goal_.meta,
+          .stripe_count = goal_.stripe_count,
+          .stripe = goal_.stripe,
+          .base = range,
+          .slots = fold ? window_ : 0};
+}
+
+Place Pull::place() const {
+  if (fold) return {range, 0, 1, {}};  // a slot takes any block
+  return {range, goal_.meta.block_bytes, goal_.stripe_count, goal_.stripe};
+}
+
 Pull::Landed Pull::handle_landed(BlockIndex block) {
   const std::uint32_t count = goal_.stripe_count;
   if (block.value % count != goal_.stripe.value) return {};

@@ -9,6 +9,7 @@
 
 #include "plan/broadcast/broadcast.h"
 #include "plan/messages.h"
+#include "plan/objects/loans.h"
 
 namespace hoplite {
 
@@ -37,6 +38,13 @@ struct FoldGoal {  // the members of a reduce that this pull is for; several: co
 // sim/scenarios/broadcast_scenarios_test.cc).
 inline constexpr std::uint32_t kCreditBlocksStriped = 8;
 
+// How far a pull has got with its sender. Each step is taken once, in this order.
+enum class PullStage : std::uint8_t {
+  kHeldBack,  // a closed receive may still write where its blocks land
+  kOpened,    // OpenReceive has gone out
+  kStarted,   // PullStart has gone out over the link that is up
+};
+
 class Pull {
  public:
   Pull(PullGoal goal, std::uint32_t window_max);
@@ -56,10 +64,12 @@ class Pull {
   [[nodiscard]] bool is_beginning() const { return hoplite::is_beginning(ready_, total_); }
   [[nodiscard]] bool is_done() const { return ready_ >= total_; }
   [[nodiscard]] PullStart start() const;
+  [[nodiscard]] OpenReceive open(TransferId transfer) const;
+  [[nodiscard]] Place place() const;
 
   std::optional<FoldGoal> fold;
-  Extent slots;          // of a fold: `window()` blocks, the range they land in
-  bool started = false;  // PullStart has gone out over the link that is up
+  Extent range;  // where its blocks land: the object's, or of a fold the slots of `window()` blocks
+  PullStage stage = PullStage::kHeldBack;
 
  private:
   PullGoal goal_;

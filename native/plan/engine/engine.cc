@@ -18,7 +18,8 @@ bool may_settle_later(const IoEvent& event) {
     return std::holds_alternative<Credit>(body) ||
            (std::holds_alternative<Claim>(body) && in->payload.empty());
   }
-  return std::holds_alternative<BlockLanded>(event) || std::holds_alternative<BlockSent>(event);
+  return std::holds_alternative<BlockLanded>(event) || std::holds_alternative<BlockSent>(event) ||
+         std::holds_alternative<ReceiveClosed>(event);
 }
 
 }  // namespace
@@ -95,15 +96,15 @@ void Engine::State::pass_on(Command command) {
 }
 
 void Engine::State::pass_on(IoEvent event) {
-  std::visit(
-      Visitor{[&](MessageIn& in) { handle_message(std::move(in)); },
-              [&](const BlockLanded& landed) { transfers.handle_block_landed(landed); },
-              [&](const BlockSent& sent) { transfers.handle_block_sent(sent); },
-              [](const ReceiveClosed&) {}, [&](const LinkUp& up) { peers.handle_link_up(up); },
-              [&](const LinkDown& down) { peers.handle_link_down(down); },
-              [&](const PeerDead& dead) { peers.handle_peer_dead(dead); },
-              [&](const SpillDone& done) { spills.handle_spill_done(done); }},
-      event);
+  std::visit(Visitor{[&](MessageIn& in) { handle_message(std::move(in)); },
+                     [&](const BlockLanded& landed) { transfers.handle_block_landed(landed); },
+                     [&](const BlockSent& sent) { transfers.handle_block_sent(sent); },
+                     [&](const ReceiveClosed& closed) { transfers.handle_receive_closed(closed); },
+                     [&](const LinkUp& up) { peers.handle_link_up(up); },
+                     [&](const LinkDown& down) { peers.handle_link_down(down); },
+                     [&](const PeerDead& dead) { peers.handle_peer_dead(dead); },
+                     [&](const SpillDone& done) { spills.handle_spill_done(done); }},
+             event);
 }
 
 void Engine::State::receive(NodeId from, const Message& message, Bytes payload) {
@@ -250,6 +251,7 @@ EngineStats Engine::State::stats() const {
 
 void Engine::State::check_invariants() const {
   inventory.check_invariants();
+  loans.check_invariants();
   directory.check_invariants();
   reduces.check_invariants();
   outgoing.check_invariants();

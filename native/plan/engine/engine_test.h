@@ -309,6 +309,7 @@ class Nodes {
   void perform(std::size_t node, OpenReceive& open) { nodes_[node].receives[open.transfer] = open; }
   void perform(std::size_t node, CloseReceive& close) {
     nodes_[node].receives.erase(close.transfer);
+    push(node, node, ReceiveClosed{close.from, close.transfer});
   }
   void perform(std::size_t node, Fold& fold) {
     ASSERT_EQ(fold.into.size_bytes, fold.from.size_bytes);

@@ -323,6 +323,7 @@ TEST_F(LiesAboutALaterAttempt, APartThatNoGetWantsAnyMoreGoes) {
   ASSERT_EQ(said<PullStart>().size(), 1U);
   hear(kHome, PullRefused{}, transfer_);
   hear(kHome, failed_);
+  EXPECT_EQ(deeds<CloseReceive>().size(), 1U);
   EXPECT_EQ(engine_.stats().objects, 0U);
   EXPECT_EQ(engine_.stats().arena_bytes_used, 0U);
 }

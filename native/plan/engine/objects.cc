@@ -130,7 +130,7 @@ void Objects::evict(const ObjectId& id) {
   LocalObject& object = at(id);
   if (object.is_pinned()) {  // the file has it
     object.sums.clear();
-    engine_.inventory.release(*object.extent, engine_.now);
+    release_range(*object.extent);
     object.extent.reset();
     return;
   }
@@ -191,6 +191,10 @@ void Objects::take_range(const Admitted& admitted) {
 void Objects::refuse_range(const ObjectId& id, std::uint64_t size_bytes) {
   const ObjectId name = engine_.folds.take_slot_key(id).value_or(id);
   fail_without_room(name, engine_.overview.full_text(name, size_bytes));
+}
+
+void Objects::release_range(Extent range) {
+  if (!engine_.loans.keep(range)) engine_.inventory.release(range, engine_.now);
 }
 
 // Gives up an object or a fold that gets no room, here or at its sender.
@@ -314,7 +318,7 @@ void Objects::void_bytes(const ObjectId& id, LocalObject& object) {
   std::optional<Waiter> writer;
   if (object.is_writing()) writer = object.put_request;
   if (object.pins.empty() && !writer) {
-    engine_.inventory.release(*object.extent, engine_.now);
+    release_range(*object.extent);
   } else {
     retired_.emplace(std::pair(id, object.incarnation),
                      Retired{*object.extent, std::move(object.pins), writer});
@@ -398,7 +402,7 @@ void Objects::free_retired(const ObjectId& id, Incarnation incarnation) {
     return !each.second.pins.empty() || each.second.writer.has_value();
   });
   if (is_shared || is_used) return;
-  for (auto it = first; it != last; ++it) engine_.inventory.release(it->second.extent, engine_.now);
+  for (auto it = first; it != last; ++it) release_range(it->second.extent);
   retired_.erase(first, last);
 }
 
@@ -452,6 +456,13 @@ void Objects::check_invariants() const {
   for (const auto& [name, retired] : retired_) add(retired.extent);
   for (const auto& [target, folding] : engine_.folds.folds()) {
     for (const Extent& range : folding.workspace.ranges()) add(range);
+  }
+  for (const auto& [offset, range] : engine_.loans.ranges()) add(range);
+  for (const auto& [transfer, place] : engine_.loans.places()) {
+    const auto in = ranges.upper_bound(place.range.offset);
+    HOPLITE_CHECK(in != ranges.begin());
+    HOPLITE_CHECK(place.range.offset + place.range.size_bytes <=
+                  std::prev(in)->first + std::prev(in)->second);
   }
   std::uint64_t end = 0;
   for (const auto& [offset, bytes] : ranges) {

@@ -5,7 +5,7 @@
 // entries.
 // Invariants: an object with a range does not wait for one, and its rank of eviction in the
 // inventory follows from its state; extents of objects, of ranges without a name and of folds never
-// overlap.
+// overlap; a closed receive writes into one of them only.
 #pragma once
 
 #include <map>
@@ -71,6 +71,7 @@ class Objects {
   void admit_for(const ObjectId& id);
   void refuse_range(const ObjectId& id, std::uint64_t size_bytes);
   void fail_without_room(const ObjectId& name, const std::string& text);
+  void release_range(Extent range);  // once no closed receive may write there
   void note_use(const ObjectId& id);
   void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, Pins which);
   [[nodiscard]] bool is_evictable(const ObjectId& id, const LocalObject& object) const;

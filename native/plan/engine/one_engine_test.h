@@ -58,12 +58,18 @@ class OneEngine : public ::testing::Test {
     engine_.handle_command({ClientId{1}, request, CancelCommand{id_}}, now_);
     engine_.check_invariants();
   }
+  void end_receive(const CloseReceive& closed) {
+    engine_.handle_io(ReceiveClosed{closed.from, closed.transfer}, now_);
+    engine_.check_invariants();
+  }
   // Actions of type T since the last call of this or of `said`.
   template <typename T>
   std::vector<T> deeds() {
     std::vector<T> found;
     while (const auto action = engine_.poll_action()) {
       if (const auto* deed = std::get_if<T>(&*action)) found.push_back(*deed);
+      const auto* closed = std::get_if<CloseReceive>(&*action);
+      if (closed != nullptr && closes_at_once_) end_receive(*closed);
     }
     return found;
   }
@@ -84,6 +90,8 @@ class OneEngine : public ::testing::Test {
   const Instant now_{1'000'000};
   Engine engine_;
   TransferId transfer_;  // of the last message that `said` returned
+  bool closes_at_once_ =
+      true;  // False if the test says when a receive that is closed writes no more
 
  private:
   std::uint64_t last_request_ = 0;

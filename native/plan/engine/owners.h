@@ -17,6 +17,7 @@
 #include "plan/engine/spills.h"
 #include "plan/engine/transfers.h"
 #include "plan/objects/inventory.h"
+#include "plan/objects/loans.h"
 #include "plan/reduce/reduce_tree.h"
 
 namespace hoplite {
@@ -36,6 +37,7 @@ struct Owners {
   EngineStats counters;  // the part that counts one changes it
 
   Inventory inventory;  // space in the arena
+  Loans loans;          // of that space, to receives that are closed
   Directory directory;  // the shard of this node
   ReduceTree reduces;   // planned here
 

@@ -140,32 +140,60 @@ void Transfers::start_pull(const ObjectId& id, LocalObject& object, StripeIndex 
   stripe.state = StripeState::kReceiving;
   stripe.sender = sender;
   stripe.transfer = transfer;
-  open_pull(
-      transfer,
-      Pull(PullGoal{id, object.incarnation, object.target_epoch, object.meta, count, index, sender,
-                    stripe.ready},
-           count > 1 ? std::max(window_blocks(object.meta, engine_.config), kCreditBlocksStriped)
-                     : window_blocks(object.meta, engine_.config)),
-      OpenReceive{transfer, sender, id, object.incarnation, object.target_epoch, object.meta, count,
-                  index, *object.extent, 0});
+  Pull pull(PullGoal{id, object.incarnation, object.target_epoch, object.meta, count, index, sender,
+                     stripe.ready},
+            count > 1 ? std::max(window_blocks(object.meta, engine_.config), kCreditBlocksStriped)
+                      : window_blocks(object.meta, engine_.config));
+  pull.range = *object.extent;
+  open_pull(transfer, std::move(pull));
 }
 
-void Transfers::open_pull(TransferId transfer, Pull pull, const OpenReceive& receive) {
-  engine_.outgoing.act(receive);
-  const NodeId sender = pull.goal().sender;
-  pull.started = engine_.outgoing.is_up(sender);
-  if (pull.started) engine_.outgoing.send(sender, pull.start(), transfer);
-  pulls_.emplace(transfer, std::move(pull));
-  if (!engine_.peers.view().is_live(sender))
+void Transfers::open_pull(TransferId transfer, Pull of) {
+  Pull& pull = pulls_.emplace(transfer, std::move(of)).first->second;
+  if (engine_.loans.is_free(pull.place())) {
+    open_receive(transfer, pull);
+  } else {
+    held_back_.insert(transfer);
+  }
+  if (!engine_.peers.view().is_live(pull.goal().sender))
     out_of_reach_.emplace_back(engine_.now + engine_.config.regrant_delay, transfer);
+}
+
+void Transfers::open_receive(TransferId transfer, Pull& pull) {
+  const NodeId sender = pull.goal().sender;
+  engine_.outgoing.act(pull.open(transfer));
+  pull.stage = PullStage::kOpened;
+  if (!engine_.outgoing.is_up(sender)) return;
+  pull.stage = PullStage::kStarted;
+  engine_.outgoing.send(sender, pull.start(), transfer);
+}
+
+// io/: amid a block of transfer 7 │ engine: CloseReceive 7, its bytes are void or come by another
+// transfer │ io/: writes the rest of that block.  Nothing else may have the place by then.
+// Test: ClosingReceives.OpensTheNextReceiveOfAStripeWhenTheFirstWritesNoMore.
+void Transfers::handle_receive_closed(const ReceiveClosed& event) {
+  if (const auto range = engine_.loans.remove(event.transfer))
+    engine_.inventory.release(*range, engine_.now);
+  std::erase_if(held_back_, [&](TransferId transfer) {
+    Pull& pull = pulls_.at(transfer);
+    const bool is_free = engine_.loans.is_free(pull.place());
+    if (is_free) open_receive(transfer, pull);
+    return is_free;
+  });
+  engine_.folds.retry_held_back();
 }
 
 void Transfers::end_pull(TransferId transfer, Notice notice) {
   const auto it = pulls_.find(transfer);
   if (it == pulls_.end()) return;
   const Pull& pull = it->second;
-  engine_.outgoing.act(CloseReceive{transfer, pull.goal().sender});
-  if (notice == Notice::kTellSender && pull.started)
+  if (pull.stage == PullStage::kHeldBack) {
+    held_back_.erase(transfer);
+  } else {
+    engine_.loans.add(transfer, pull.place());
+    engine_.outgoing.act(CloseReceive{transfer, pull.goal().sender});
+  }
+  if (notice == Notice::kTellSender && pull.stage == PullStage::kStarted)
     engine_.outgoing.send(pull.goal().sender, PullStop{}, transfer);
   if (pull.fold) engine_.folds.note_pull_ended(transfer, pull);
   pulls_.erase(it);
@@ -415,8 +443,8 @@ void Transfers::open_rails(NodeId node, std::size_t count) { rails_.handle_link_
 // Pulls from `node` begin again over its new link.
 void Transfers::start_pulls_from(NodeId node) {
   for (auto& [transfer, pull] : pulls_) {
-    if (pull.goal().sender != node || pull.started) continue;
-    pull.started = true;
+    if (pull.goal().sender != node || pull.stage != PullStage::kOpened) continue;
+    pull.stage = PullStage::kStarted;
     engine_.outgoing.send(node, pull.start(), transfer);
   }
 }
@@ -439,6 +467,11 @@ void Transfers::fail_pulls_from(NodeId node) {
 
 void Transfers::check_invariants() const {
   rails_.check_invariants();
+  for (const auto& [transfer, pull] : pulls_) {
+    const bool is_held_back = pull.stage == PullStage::kHeldBack;
+    HOPLITE_CHECK(is_held_back == held_back_.contains(transfer));
+    HOPLITE_CHECK(is_held_back != engine_.loans.is_free(pull.place()));
+  }
   for (const auto& [id, object] : engine_.objects.all()) {
     for (const LocalStripe& stripe : object.stripes) {
       HOPLITE_CHECK((stripe.state == StripeState::kReceiving) == pulls_.contains(stripe.transfer));

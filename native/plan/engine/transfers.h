@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks on their way: the pulls of this node, the pulls that it serves, and the rails between.
 // Leases become pulls, and landed blocks become stripes of an object or go to Folds.
-// Invariants: a stripe is being received if and only if its pull is open; a block goes out only
-// with a credit, and pins its object until it is sent.
+// Invariants: a stripe is being received if and only if it has a pull; a receive opens only where
+// no closed one may still write; a block goes out only with a credit, and pins its object until it
+// is sent.
 #pragma once
 
 #include <deque>
@@ -33,6 +34,7 @@ class Transfers {
   // ---- receiving ----
   void handle_grant(NodeId from, const Grant& grant);
   void handle_block_landed(const BlockLanded& event);
+  void handle_receive_closed(const ReceiveClosed& event);
   void handle_pull_refused(NodeId from, TransferId transfer);
   // ---- sending ----
   void handle_pull_start(NodeId from, TransferId transfer, const PullStart& start);
@@ -49,7 +51,7 @@ class Transfers {
 
   // ---- pulls ----
   [[nodiscard]] TransferId next_transfer() { return TransferId{++last_transfer_}; }
-  void open_pull(TransferId transfer, Pull pull, const OpenReceive& receive);
+  void open_pull(TransferId transfer, Pull pull);
   void end_pull(TransferId transfer, Notice notice);
   void give_credit(TransferId transfer, std::uint32_t blocks);
   [[nodiscard]] bool pulls_from(NodeId sender, const ObjectId& object) const;
@@ -69,6 +71,7 @@ class Transfers {
  private:
   void take_leases(const Grant& grant);
   void start_pull(const ObjectId& id, LocalObject& object, StripeIndex stripe, NodeId sender);
+  void open_receive(TransferId transfer, Pull& pull);
   void fail_pull(TransferId transfer);
   void note_sum(const PullGoal& goal, const BlockLanded& event);
   void land_in_object(TransferId transfer, Pull& pull, bool has_begun);
@@ -79,6 +82,7 @@ class Transfers {
   Rails rails_;
   Sender sender_;
   std::map<TransferId, Pull> pulls_;
+  std::set<TransferId> held_back_;  // those of that stage
   std::uint64_t last_transfer_;
   // Pulls from nodes that this node does not reach, and when they fail. Until then the node that
   // named the sender may learn better, and it does not name two such senders in endless turns.

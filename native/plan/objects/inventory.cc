@@ -84,6 +84,7 @@ void Inventory::leave(Line line, std::uint64_t ticket, Instant now) {
 std::optional<Admission> Inventory::poll_admission(Instant now) {
   lets_pass_at_.reset();
   if (lines_of_.empty()) return std::nullopt;
+  if (evicting_) return refuse_oldest(now);  // a receive may still write there; room is to come
   if (auto next = serve(Line::kFolds, now)) return next;
   if (!holds_back(Line::kFolds, Line::kCopies, now) &&
       !holds_back(Line::kPuts, Line::kCopies, now)) {
@@ -142,8 +143,8 @@ std::optional<Admission> Inventory::serve(Line line, Instant now) {
       is_spilling_ = true;
       return Spill{victim};
     }
+    evicting_ = idle_.at(victim).extent.offset;
     mark_needed(victim);
-    is_evicting_ = true;
     return Evict{victim};
   }
   return std::nullopt;
@@ -259,10 +260,11 @@ void Inventory::release(Extent extent, Instant now) {
   const auto given = given_.extract(extent.offset);
   const auto head = oldest();
   const bool was_held = !head || given.empty() || given.mapped() <= head->first;
+  const bool is_eviction = evicting_ == extent.offset;
   last_progress_ = now;
-  if (!is_evicting_) last_freed_ = now;
-  if (!is_evicting_ && was_held) last_gained_ = now;
-  is_evicting_ = false;
+  if (!is_eviction) last_freed_ = now;
+  if (!is_eviction && was_held) last_gained_ = now;
+  if (is_eviction) evicting_.reset();
   free(extent);
 }
 

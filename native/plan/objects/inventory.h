@@ -10,8 +10,7 @@
 // passing lines back. The oldest head fails after one grace in which nothing happened that could
 // free memory, or after ten in which nothing was freed that had been given before it asked. With
 // WhenFull::kFail no put waits; with kSpill pinned objects are spilled one by one if no copy is
-// left. Small objects share 256 KiB slabs, larger ones own pages. Invariants: extents never
-// overlap; the last 1/8 has only folds.
+// left. Small objects share 256 KiB slabs. Invariants: extents never overlap; 1/8 has only folds.
 #pragma once
 
 #include <array>
@@ -142,8 +141,9 @@ class Inventory {
   Instant spills_again_at_;  // no write to the file before it, after a write that failed
   Instant last_freed_;       // a range was freed, but not by an eviction
   Instant last_gained_;      // so too, and the range had been given before the oldest head asked
-  bool is_evicting_ = false, is_spilling_ = false;  // from an Evict to the release of its range
-  std::optional<Instant> lets_pass_at_;             // when a line that is held back may pass again
+  std::optional<std::uint64_t> evicting_;  // an offset, from an Evict to the release of its range
+  bool is_spilling_ = false;
+  std::optional<Instant> lets_pass_at_;  // when a line that is held back may pass again
   std::map<ObjectId, Idle> idle_;
 };
 

@@ -230,6 +230,22 @@ TEST_F(InventoryTest, EvictsTheLongestIdleFirstAndOnlyAsManyAsItMust) {
   EXPECT_TRUE(poll<Admitted>());
 }
 
+// The range of a copy may come later, when no closed receive writes there any more.
+TEST_F(InventoryTest, EvictsNoOtherCopyWhileTheRangeOfOneIsToCome) {
+  const Extent one = admit(1, 320_KiB);
+  const Extent two = admit(2, 320_KiB);
+  const Extent three = admit(3, 256_KiB);
+  inventory_.mark_evictable(name(1), one, Rank::kCopy);
+  inventory_.mark_evictable(name(2), two, Rank::kCopy);
+  request(4, 300_KiB);
+  EXPECT_EQ(poll<Evict>()->object, name(1));
+  EXPECT_FALSE(inventory_.poll_admission(now_));
+  release(three);
+  EXPECT_FALSE(inventory_.poll_admission(now_)) << "it is another range";
+  release(one);
+  EXPECT_EQ(poll<Admitted>()->object, name(4));
+}
+
 TEST_F(InventoryTest, EvictsOrphansBeforeAnyOtherCopy) {
   const Extent one = admit(1, 320_KiB);
   const Extent two = admit(2, 320_KiB);

@@ -38,10 +38,6 @@ Cluster::Cluster(const ClusterConfig& config)
 
 Cluster::~Cluster() = default;
 
-Duration Cluster::some(Duration most) {
-  return {static_cast<std::int64_t>(prng_.below(static_cast<std::uint64_t>(most.ns) + 1))};
-}
-
 void Cluster::trace(const Node& node, const std::string& text) {
   if (!config_.trace) return;
   std::fprintf(stderr, "%12.6f ms node %zu.%u  %s\n",
@@ -68,6 +64,7 @@ void Cluster::start(Node& node) {
   node.arena = LazyArena(config.arena_bytes / config_.network.stands_for);
   node.layouts.clear();
   node.receives.clear();
+  node.closing.clear();
   node.disk.clear();
   node.disk_used = 0;
   node.disk_free_at = now();
@@ -324,6 +321,7 @@ void Cluster::finish() {
     expect_zero(left.waiters, "waiters");
     expect_zero(left.directory_entries, "directory entries");
     expect_zero(node->receives.size(), "open receives");
+    expect_zero(node->closing.size(), "closed receives that may still write");
   }
 }
 

@@ -89,7 +89,6 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void drop_member(NodeId node, Incarnation life);
   void check_waits();
   std::vector<NodeId> ask_waits();
-  Duration some(Duration most);
   void trace(const Node& node, const std::string& text);
 
   // cluster_turns.cc
@@ -112,12 +111,15 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void send_frame(Node& node, NodeId to, const Message& message, std::span<const std::byte> payload,
                   std::uint32_t hops);
   LinkLayouts* layouts_of(Node& node, NodeId peer, std::uint64_t life);
+  void close_receive(Node& node, const CloseReceive& action);
+  void scribble(Node& node, const OpenedReceive& receive);
   void submit_to_disk(Node& node, const SpillJob& job);
   std::string move_on_disk(Node& node, const SpillJob& job);
   void fold(Node& node, const Fold& action);
   void finish(Node& node, const Finish& action);
   void handle_message(NodeId id, Message received, MessageIn handed, std::uint32_t hops = 0);
   void land(Node& node, NodeId from, const ByteVector& frame, std::uint32_t hops);
+  void land_late(Node&, OpenedReceive&, const BlockHeader&, std::span<const std::byte> bytes);
   void handle_frame(NodeId, NodeId, ConnectionKind, ByteVector frame, std::uint32_t hops) override;
   std::pair<ByteVector, std::uint32_t> read_block(NodeId node, const SendBlock& block) override;
   void handle_block_sent(NodeId node, const BlockSent& sent) override;
@@ -142,8 +144,6 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void handle_answer(Request& request, const Reply& reply);
   void continue_write(Request& put);
   std::vector<std::uint32_t> sums_of(const Request& put, std::uint64_t from_bytes);
-  Node& node_of(NodeId id) { return *nodes_[id.value - 1]; }
-  [[nodiscard]] Instant clock_of(const Node& node) const { return now() + node.clock_ahead; }
   Network network_;
 };
 

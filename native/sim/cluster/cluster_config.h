@@ -62,6 +62,7 @@ struct ClusterConfig {
   // Turns of a node between two checks of its engine's invariants and of the cluster's wait-for
   // graph; 0: no checks.
   std::uint32_t check_every = 1;
+  Duration closing_max{0};  // for how long a receive may still write after its CloseReceive
   // The disk of each node, for spilled objects.
   std::uint64_t disk_bytes = 1ULL << 40;
   std::uint64_t disk_bytes_per_s = 500'000'000;

@@ -14,9 +14,11 @@ namespace {
 
 // Counts the blocks that a receiver's message lets its sender send, at the moment when the message
 // leaves. A sender may send no block without it.
-void allow(ClusterNode& receiver, const Message& message) {
+void allow(ClusterNode& receiver, NodeId sender, const Message& message) {
   if (const auto* start = std::get_if<PullStart>(&message.body)) {
     receiver.credits[message.transfer] = start->credits;
+    const auto receive = receiver.receives.find({sender, message.transfer});
+    if (receive != receiver.receives.end()) receive->second.first = start->from;
   } else if (const auto* more = std::get_if<Credit>(&message.body)) {
     receiver.credits[message.transfer] += more->blocks;
   }
@@ -41,6 +43,15 @@ bool is_block_of(const OpenReceive& open, const BlockHeader& block) {
   return block.offset % open.meta.block_bytes == 0 && index.value < open.meta.block_count() &&
          index.value % open.stripe_count == open.stripe.value &&
          block_extent(open.meta, index).size_bytes == block.size_bytes;
+}
+
+// Where a block lands.
+Extent place_of(const OpenReceive& open, BlockIndex block) {
+  const Extent range = block_extent(open.meta, block);
+  const std::uint64_t n = block.value / open.stripe_count;
+  const std::uint64_t offset =
+      open.slots == 0 ? range.offset : n % open.slots * open.meta.block_bytes;
+  return {open.base.offset + offset, range.size_bytes};
 }
 
 }  // namespace
@@ -77,11 +88,11 @@ void Cluster::perform(Node& node, const Action& action) {
             if (config_.turns.are_real) node.fences.end_turn();  // in which it was decided
             checker_.check_fence(
                 node.index, node.fences.check_open(a, config_.lies_per_mille > 0 || config_.liar));
-            node.receives[{a.from, a.transfer}] = {a, std::vector<bool>(a.meta.block_count())};
+            node.receives[{a.from, a.transfer}] = {a, std::vector<bool>(a.meta.block_count()), {}};
           },
           [&](const CloseReceive& a) {
             node.fences.note_close(a);
-            node.receives.erase({a.from, a.transfer});
+            close_receive(node, a);
           },
           [&](const Fold& a) { fold(node, a); },
           [&](const Finish& a) { finish(node, a); },
@@ -107,6 +118,37 @@ void Cluster::perform(Node& node, const Action& action) {
           [&](const TellListing& a) { listed_ = a.listing; },
       },
       action);
+}
+
+// A thread of io/ may be amid a block. It writes some or all of it before it reports that it ends:
+// the block that comes meanwhile (land), or one that turns out not to be as its checksum says.
+void Cluster::close_receive(Node& node, const CloseReceive& action) {
+  auto receive = node.receives.extract({action.from, action.transfer});
+  if (receive.empty()) return checker_.fail("a receive is closed that is not open");
+  node.closing.insert(std::move(receive));
+  timeline_.after(draw(closing_prng_, config_.closing_max),
+                  [this, index = node.index, life = node.life, action] {
+                    Node& open = *nodes_[index];
+                    if (!open.alive || open.life != life) return;
+                    const auto ended = open.closing.extract({action.from, action.transfer});
+                    if (config_.closing_max.ns > 0) scribble(open, ended.mapped());
+                    handle_io(open.id, ReceiveClosed{action.from, action.transfer}, {});
+                  },
+                  {Stream::Kind::kAtOnce});
+}
+
+// Writes parts of blocks that were asked for and did not land.
+void Cluster::scribble(Node& node, const OpenedReceive& receive) {
+  const OpenReceive& open = receive.opened;
+  if (!receive.first) return;
+  const auto total = stripe_blocks(open.meta.block_count(), open.stripe_count, open.stripe);
+  for (std::uint32_t n = *receive.first; n < total; ++n) {
+    const BlockIndex block = stripe_block(open.stripe_count, open.stripe, n);
+    if (receive.landed[block.value]) continue;
+    const auto into = bytes_at(node, place_of(open, block));
+    std::fill_n(into.begin(), closing_prng_.below(into.size() + 1), LazyArena::kMark);
+    if (closing_prng_.chance(50)) return;
+  }
 }
 
 // A disk does one job after the other, and goes on while its node is paused.
@@ -190,7 +232,7 @@ void Cluster::send_frame(Node& node, NodeId to, const Message& message,
   LinkLayouts* layouts = life ? layouts_of(node, to, *life) : nullptr;
   encode(message, payload.size(), frame, layouts != nullptr ? &layouts->sent : nullptr);
   frame.insert(frame.end(), payload.begin(), payload.end());
-  allow(node, message);
+  allow(node, to, message);
   ++node.load.messages_sent;
   node.load.message_bytes_sent += frame.size() - payload.size();
   network_.send(node.id, to, std::move(frame), hops);
@@ -343,6 +385,22 @@ void Cluster::handle_message(NodeId id, Message received, MessageIn handed, std:
       origin);
 }
 
+// A block that comes while its receive is closed: some of it is written, and it may be reported.
+void Cluster::land_late(Node& node, OpenedReceive& receive, const BlockHeader& block,
+                        std::span<const std::byte> payload) {
+  const OpenReceive& open = receive.opened;
+  const BlockIndex index{static_cast<std::uint32_t>(block.offset / open.meta.block_bytes)};
+  if (receive.landed[index.value]) return;  // only a lying peer sends it twice
+  const auto into = bytes_at(node, place_of(open, index));
+  const bool is_whole = closing_prng_.chance(50);
+  const std::size_t written = is_whole ? payload.size() : closing_prng_.below(payload.size());
+  std::copy_n(payload.begin(), written, into.begin());
+  if (!is_whole) return;
+  receive.landed[index.value] = true;
+  node.engine->handle_io(BlockLanded{open.from, open.transfer, index, block.crc32c},
+                         clock_of(node));
+}
+
 // Puts a block into its place and reports it to the engine. Drops a block without an open receive.
 void Cluster::land(Node& node, NodeId from, const ByteVector& frame, std::uint32_t hops) {
   auto header = decode_header(frame);
@@ -353,6 +411,11 @@ void Cluster::land(Node& node, NodeId from, const ByteVector& frame, std::uint32
   if (!block || size_bytes != block->size_bytes || crc32c(payload) != block->crc32c) {
     checker_.fail("a block does not decode");
     return;
+  }
+  if (const auto closing = node.closing.find({from, block->transfer});
+      closing != node.closing.end() && closing_prng_.chance(50) &&
+      is_named_by(closing->second.opened, *block) && is_block_of(closing->second.opened, *block)) {
+    return land_late(node, closing->second, *block, payload);
   }
   auto at = node.receives.find({from, block->transfer});
   if (config_.canary == Canary::kTakeOldBlock && at == node.receives.end()) {
@@ -367,7 +430,6 @@ void Cluster::land(Node& node, NodeId from, const ByteVector& frame, std::uint32
   checker_.check_fence(node.index, node.fences.check_block(from, *block));
   const OpenReceive& open = at->second.opened;
   const BlockIndex index{static_cast<std::uint32_t>(block->offset / open.meta.block_bytes)};
-  const std::uint32_t place = index.value / open.stripe_count;
   const bool fits = is_block_of(open, *block);
   const bool may_be_a_lie = config_.lies_per_mille > 0 || !is_honest(block->object);
   if (!fits && may_be_a_lie) return network_.reset_link(node.id, from);
@@ -381,15 +443,14 @@ void Cluster::land(Node& node, NodeId from, const ByteVector& frame, std::uint32
                   std::to_string(block->transfer.value) + " came twice");
   }
   at->second.landed[index.value] = true;
-  const std::uint64_t offset =
-      open.slots == 0 ? block->offset : std::uint64_t{place % open.slots} * open.meta.block_bytes;
-  if (offset + block->size_bytes > open.base.size_bytes) {
+  const Extent place = place_of(open, index);
+  if (place.offset + place.size_bytes > open.base.offset + open.base.size_bytes) {
     checker_.fail("a block lands outside of the range that was opened");
     return;
   }
-  const auto into = bytes_at(node, {open.base.offset + offset, block->size_bytes});
+  const auto into = bytes_at(node, place);
   std::copy(payload.begin(), payload.end(), into.begin());
-  node.hops.set({open.base.offset + offset, block->size_bytes}, hops);
+  node.hops.set(place, hops);
   if (config_.canary == Canary::kFlipByte && ++canary_deeds_ == 3) into[0] ^= std::byte{1};
   const BlockLanded landed{open.from, open.transfer, index, block->crc32c};
   if (config_.trace) trace(node, describe(IoEvent{landed}));

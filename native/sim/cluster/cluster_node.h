@@ -24,8 +24,10 @@ namespace hoplite::sim {
 
 struct OpenedReceive {
   OpenReceive opened;
-  std::vector<bool> landed;  // per block of the object
+  std::vector<bool> landed;            // per block of the object
+  std::optional<std::uint32_t> first;  // of the stripe, that was asked for; none: nothing comes
 };
+using Receives = std::map<std::pair<NodeId, TransferId>, OpenedReceive>;
 
 // The layouts that each end of a connection has sent to the other, in one life of their link.
 struct LinkLayouts {
@@ -53,7 +55,8 @@ struct ClusterNode {
   std::unique_ptr<Engine> engine;
   LazyArena arena;
   std::map<NodeId, LinkLayouts> layouts;  // by peer
-  std::map<std::pair<NodeId, TransferId>, OpenedReceive> receives;
+  Receives receives;
+  Receives closing;  // closed, and may still write
   // Blocks that the node has asked for and no sender has sent, over all its lives: a paused sender
   // may not have heard that a life has ended.
   std::map<TransferId, std::int64_t> credits;

@@ -22,15 +22,28 @@ namespace hoplite::sim {
 
 struct ClusterTables {
   explicit ClusterTables(const ClusterConfig& config)
-      : config_(config), prng_(config.seed), lying_(mix64(config.seed ^ 0x6c696172)) {}
+      : config_(config),
+        prng_(config.seed),
+        closing_prng_(mix64(config.seed ^ 0x636c6f7365)),
+        lying_(mix64(config.seed ^ 0x6c696172)) {}
 
   [[nodiscard]] bool is_liar(NodeId node) const {
     return config_.liar && node.value == *config_.liar + 1;
   }
 
+  ClusterNode& node_of(NodeId id) { return *nodes_[id.value - 1]; }
+  [[nodiscard]] Instant clock_of(const ClusterNode& node) const {
+    return timeline_.now() + node.clock_ahead;
+  }
+  static Duration draw(Prng& prng, Duration most) {
+    return {static_cast<std::int64_t>(prng.below(static_cast<std::uint64_t>(most.ns) + 1))};
+  }
+  Duration some(Duration most) { return draw(prng_, most); }
+
   ClusterConfig config_;
   Timeline timeline_;
   Prng prng_;
+  Prng closing_prng_;  // of receives that are closed, so that they change no other draw
   Checker checker_;
   WaitGraph waits_;
   std::set<std::string> suspected_;  // circles that must be gone when they are looked at again

@@ -70,6 +70,10 @@ void add_by_bits(Draw& draw) {
     if (bits / 8192 % 3 == 0) config.disk_bytes = config.engine.arena_bytes;
     if (bits / 8192 % 3 == 1) config.disk_faults_per_mille = 50;
   }
+  // In half of the runs a receive may still write after it was closed.
+  if (config.canary == Canary::kNone && bits / 32 % 2 == 0) {
+    config.closing_max = {1'000LL << (bits / 1'024 % 13)};  // 1 us to 4 ms
+  }
   // A quarter have links with long queues.
   if (config.canary == Canary::kNone && bits / 16384 % 4 == 0) config.withheld_per_mille = 300;
 }

@@ -160,6 +160,11 @@ void Siege::io() {
     const std::uint32_t block = open.stripe.value + draw_() % 4U * open.stripe_count;
     if (block >= open.meta.block_count()) return;
     engine_.handle_io(BlockLanded{open.from, open.transfer, BlockIndex{block}}, now_);
+  } else if (kind == 5 && !closed_.empty()) {
+    std::swap(closed_[draw_() % closed_.size()], closed_.back());
+    const CloseReceive closed = closed_.back();
+    closed_.pop_back();
+    engine_.handle_io(ReceiveClosed{closed.from, closed.transfer}, now_);
   } else if (kind < 6 && !unsent_.empty()) {
     std::swap(unsent_[draw_() % unsent_.size()], unsent_.back());  // rails keep no order
     const BlockSent sent = unsent_.back();
@@ -216,6 +221,7 @@ void Siege::perform(const Action& action) {
     if (transfers.size() < 16) transfers.push_back(open->transfer);
   } else if (const auto* close = std::get_if<CloseReceive>(&action)) {
     receives_.erase({close->from, close->transfer});
+    closed_.push_back(*close);
   } else if (const auto* block = std::get_if<SendBlock>(&action)) {
     check_in_arena(block->extent);
     unsent_.push_back({block->to, block->rail, block->extent.size_bytes, block->ticket});

@@ -35,6 +35,7 @@ class Siege {
   Epoch epoch_{1};
   std::uint64_t last_request_ = 0;
   std::map<std::pair<NodeId, TransferId>, OpenReceive> receives_;
+  std::vector<CloseReceive> closed_;  // that may still write
   std::vector<BlockSent> unsent_;
   std::vector<SpillId> spills_;
   Engine engine_;

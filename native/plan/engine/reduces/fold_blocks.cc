@@ -34,7 +34,7 @@ void Folds::land_in_fold(TransferId transfer, const Pull& pull, const Pull::Land
   const BlockIndex block = stripe_block(pull.goal().stripe_count, pull.goal().stripe, landed.n);
   const std::uint64_t slot = landed.n % pull.window();
   fold_block(target, folding, pull.fold->members, block,
-             pull.slots.offset + slot * pull.goal().meta.block_bytes);
+             pull.range.offset + slot * pull.goal().meta.block_bytes);
   dirty_folds_.insert(pull.fold->target);
   if (pull.is_done()) return engine_.transfers.end_pull(transfer, Notice::kSilent);
   folding.paces.at(pull.goal().stripe).advance(transfer, pull.ready(), landed.credits);

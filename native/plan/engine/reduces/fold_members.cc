@@ -158,9 +158,10 @@ bool Folds::fold_carried(const ObjectId& target, Folding& folding,
   if (!is_it || folding.pulls.size() >= pulls.at_once) return false;
   const std::size_t slot = folding.take_slot();
   const Extent at{folding.workspace.slots().offset + slot * pulls.slot_bytes, own.meta.size_bytes};
+  folding.free_slots.insert(slot);
+  if (!engine_.loans.is_free({at, 0, 1, {}})) return false;  // then it is pulled
   engine_.outgoing.act(WriteInline{at, carried_->bytes});
   fold_block(engine_.objects.at(target), folding, {&index, 1}, BlockIndex{0}, at.offset);
-  folding.free_slots.insert(slot);
   return true;
 }
 
@@ -249,17 +250,14 @@ void Folds::pull_member(Folding& folding, std::uint32_t index, const FoldPulls& 
     Pull pull(std::move(goal), pulls.window);
     const std::size_t slot = folding.take_slot();
     pull.fold = FoldGoal{own.target, together};
-    pull.slots = {folding.workspace.slots().offset + slot * pulls.slot_bytes, pulls.slot_bytes};
+    pull.range = {folding.workspace.slots().offset + slot * pulls.slot_bytes, pulls.slot_bytes};
     folding.pulls.emplace(transfer, slot);
     folding.paces.try_emplace(stripe, pulls.lead).first->second.begin(transfer, *from);
     for (const std::uint32_t each : together) {
       members.at(each).pulled.insert(stripe);
       if (own.owned.size() == 1) folding.stop_waiting(members.at(each));
     }
-    const OpenReceive receive{transfer,       member.sender, first.object,     first.incarnation,
-                              TargetEpoch{0}, own.meta,      own.stripe_count, stripe,
-                              pull.slots,     pull.window()};
-    engine_.transfers.open_pull(transfer, std::move(pull), receive);
+    engine_.transfers.open_pull(transfer, std::move(pull));
   }
   folding.stop_waiting(member);
 }

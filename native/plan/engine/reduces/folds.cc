@@ -92,6 +92,8 @@ void Folds::handle_reduce_own(NodeId from, const ReduceOwn& own) {
   object.begin({Incarnation{1}, own.target_epoch}, own.meta, Keep::kMade,
                own.is_branch ? Finality::kBranch : Finality::kTentative);
   own_stripes(own, folding, object);
+  held_back_.erase(own.target);
+  if (!may_write(folding, object)) held_back_.insert(own.target);
   // A node that fetches the result only after the commit would wait for the time of one more copy.
   if (own.everywhere && !own.share.is_share()) object.wanted_by_all = true;
   if (!reserve_fold(folding, object))
@@ -168,7 +170,7 @@ bool Folds::drive_next() {
 // pulls the rest.
 void Folds::drive_fold(const ObjectId& target) {
   const auto it = folds_.find(target);
-  if (it == folds_.end() || it->second.failed) return;
+  if (it == folds_.end() || it->second.failed || held_back_.contains(target)) return;
   Folding& folding = it->second;
   if (!engine_.objects.at(target).extent || !folding.workspace.is_complete()) return;
   drive_members(target, folding);
@@ -182,6 +184,23 @@ void Folds::drive_fold(const ObjectId& target) {
   }
   folding.members_begun = known;
   engine_.reduces.handle_begun(target, engine_.peers.view());
+}
+
+// True if no closed receive may still write into the stripes that this node owns. It received them
+// while another node owned them.
+bool Folds::may_write(const Folding& folding, const LocalObject& object) const {
+  const ReduceOwn& own = folding.accumulator.own();
+  return !object.extent || std::ranges::all_of(own.owned, [&](StripeIndex stripe) {
+    return engine_.loans.is_free({*object.extent, own.meta.block_bytes, own.stripe_count, stripe});
+  });
+}
+
+void Folds::retry_held_back() {
+  std::erase_if(held_back_, [&](const ObjectId& target) {
+    const bool is_free = may_write(folds_.at(target), engine_.objects.at(target));
+    if (is_free) dirty_folds_.insert(target);
+    return is_free;
+  });
 }
 
 // Publishes blocks that hold every sealed member to readers, and reports stripes whose blocks all
@@ -315,8 +334,7 @@ void Folds::end_fold(const ObjectId& target) {
   if (it == folds_.end()) return;
   while (!it->second.pulls.empty())
     engine_.transfers.end_pull(it->second.pulls.begin()->first, Notice::kTellSender);
-  for (const Extent& range : it->second.workspace.ranges())
-    engine_.inventory.release(range, engine_.now);
+  for (const Extent& range : it->second.workspace.ranges()) engine_.objects.release_range(range);
   for (const auto& [index, member] : it->second.accumulator.members()) {
     if (member.whole) stop_wanting(member.source.object);
   }
@@ -325,6 +343,7 @@ void Folds::end_fold(const ObjectId& target) {
   if (slot_keys_.erase(key) > 0) engine_.inventory.cancel(key, engine_.now);
   folds_.erase(it);
   dirty_folds_.erase(target);
+  held_back_.erase(target);
 }
 
 // A source is no longer fetched whole for a fold here. Folds that still want it are marked for a
@@ -393,6 +412,7 @@ void Folds::check_invariants() const {
     const ReduceOwn& own = folding.accumulator.own();
     const LocalObject* result = engine_.objects.find(target);
     HOPLITE_CHECK(result != nullptr && result->target_epoch == own.target_epoch);
+    HOPLITE_CHECK(held_back_.contains(target) != may_write(folding, *result));
     for (const auto& [index, member] : folding.accumulator.members()) {
       const bool is_awaited = folding.news.contains(index) || folding.here.contains(index) ||
                               folding.waiting.contains(index) ||

@@ -45,6 +45,7 @@ class Folds {
   [[nodiscard]] bool is_idle() const { return dirty_folds_.empty(); }
   void mark_dirty(const ObjectId& target) { dirty_folds_.insert(target); }
   bool drive_next();
+  void retry_held_back();  // a closed receive writes no more
   void end_turn() { carried_.reset(); }
   void end_fold(const ObjectId& target);
   void fail_fold(const ObjectId& target, const std::string& text);
@@ -84,6 +85,7 @@ class Folds {
   // the owner's side (folds.cc)
   void own_stripes(const ReduceOwn& own, Folding& folding, LocalObject& object);
   bool reserve_fold(Folding& folding, const LocalObject& object);
+  [[nodiscard]] bool may_write(const Folding& folding, const LocalObject& object) const;
   void drive_fold(const ObjectId& target);
   void publish_folded(const ObjectId& target, Folding& folding);
   void commit_target(const ReduceState& state, LocalObject& object);
@@ -109,6 +111,7 @@ class Folds {
   std::map<ObjectId, Folding> folds_;
   std::map<ObjectId, ObjectId> slot_keys_;  // a reservation for a workspace alone -> its target
   std::set<ObjectId> dirty_folds_;
+  std::set<ObjectId> held_back_;           // folds whose stripes a closed receive may still write
   std::map<ObjectId, Outcome> committed_;  // of results here; those of clients here until deleted
   std::optional<Instant> paces_due_;       // while a fold holds credit back
   std::optional<Carried> carried_;         // for this turn
