@@ -14,7 +14,6 @@
 #include "base/prng.h"
 #include "io/read_clock.h"
 #include "io/signals_blocked.h"
-#include "node/kernels.h"
 
 namespace hoplite {
 namespace {
@@ -49,11 +48,13 @@ Result<Node::Parts> Node::open_parts(const NodeOptions& options, const NodeConfi
   Parts parts{.poller = std::make_unique<Poller>(std::move(*poller)),
               .arena = std::make_unique<Arena>(std::move(*arena)),
               .pages = nullptr,
+              .crew = nullptr,
               .spiller = nullptr,
               .links = nullptr,
               .port = nullptr};
   parts.pages =
       std::make_unique<Pages>(*parts.arena, static_cast<std::uint64_t>(config.prefault_bytes));
+  parts.crew = std::make_unique<FoldCrew>(config.fold_threads);
   if (config.engine.when_full == WhenFull::kSpill) {
     auto spiller = Spiller::start(options.spill_directory, *parts.arena, *parts.poller);
     if (!spiller) return spiller.error();
@@ -117,6 +118,7 @@ void Node::stop() {
     completion_.close();
     parts_.spiller.reset();
     parts_.pages.reset();
+    parts_.crew.reset();
     parts_.port.reset();
     parts_.links.reset();
   });
@@ -202,16 +204,18 @@ void Node::perform_some(Budget& budget, Instant now) {
   for (std::size_t i = 0; i < turn.actions_max && budget.bytes > 0 && payloads.bytes > 0; ++i) {
     auto action = engine_.poll_action();
     has_actions_left_ = action.has_value();
-    if (!action) return;
+    if (!action) break;
     const auto* message = std::get_if<SendMessage>(&*action);
     if (message != nullptr && message->payload) payloads.take(message->payload->size_bytes);
     perform(*action, budget, now);
   }
+  parts_.crew->run();
 }
 
 void Node::perform_all(Instant now) {
   Budget unlimited{std::numeric_limits<std::uint64_t>::max()};
   while (auto action = engine_.poll_action()) perform(*action, unlimited, now);
+  parts_.crew->run();
   has_actions_left_ = false;
 }
 
@@ -224,6 +228,10 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
   object_trace_.record(action, now);
   Links& links = *parts_.links;
   const Arena& arena = *parts_.arena;
+  FoldCrew& crew = *parts_.crew;
+  // Other actions tell of bytes that are folded, or read or free them.
+  const bool is_fold = std::holds_alternative<Fold>(action);
+  if (!is_fold && !std::holds_alternative<Finish>(action)) crew.run();
   std::visit(Visitor{
                  [&](const SendMessage& a) { links.send(a); },
                  [&](const SendBlock& a) { links.send(a); },
@@ -236,12 +244,12 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                    const auto into = arena.at(a.into);
                    const auto from = arena.at(a.from);
                    budget.take(into.size());
-                   fold(a.op, a.dtype, a.first, into, from);
+                   crew.fold(a.op, a.dtype, a.first, into, from);
                  },
                  [&](const Finish& a) {
                    const auto from = arena.at(a.from);
                    budget.take(from.size());
-                   finish(a.op, a.dtype, a.sources, arena.at(a.into), from);
+                   crew.finish(a.op, a.dtype, a.sources, arena.at(a.into), from);
                  },
                  [&](const WriteInline& a) {
                    HOPLITE_CHECK(a.payload.size() <= a.extent.size_bytes);

@@ -22,6 +22,7 @@
 #include "io/sockets/poller.h"
 #include "node/command_queue.h"
 #include "node/completion.h"
+#include "node/fold_crew.h"
 #include "node/node_event.h"
 #include "node/node_options.h"
 #include "node/object_trace.h"
@@ -63,6 +64,7 @@ class Node {
     std::unique_ptr<Poller> poller;
     std::unique_ptr<Arena> arena;
     std::unique_ptr<Pages> pages;
+    std::unique_ptr<FoldCrew> crew;
     std::unique_ptr<Spiller> spiller;  // if this node spills
     std::unique_ptr<Links> links;
     std::unique_ptr<LocalPort> port;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "io/liveness/liveness_rules.h"
+#include "node/fold_crew.h"
 
 namespace hoplite {
 namespace {
@@ -50,6 +51,8 @@ constexpr Option kOptions[] = {
     {"credit_bytes", 1, kBytesMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.credit_bytes = count(v); }},
     {"data_tls", 0, 1, [](NodeConfig& c, std::int64_t v) { c.data_tls = v; }},
+    {"fold_threads", 0, FoldCrew::kThreadsMax,
+     [](NodeConfig& c, std::int64_t v) { c.fold_threads = count(v); }},
     {"handshake_max_ms", 1, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.limits.handshake_max = ms(v); }},
     {"inline_bytes_max", 0, kInlineBytesMax,

@@ -2,6 +2,7 @@
 // The options of a node. Node::start validates them once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -37,6 +38,7 @@ struct NodeConfig {
   std::int64_t moments_max = 16'384;  // that ObjectTrace keeps: 2 MB
   std::int64_t trace = 0;             // 1: it prints them as well
   std::int64_t data_tls = 0;          // 1: connections between nodes are encrypted
+  std::size_t fold_threads = 0;       // beside the reactor
   std::int64_t prefault_bytes = 0;    // of the arena, that get pages when no thread needs a core
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +14,7 @@ from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.store import new_id
 from hoplite_ray.values.layout import ReduceOp
 from tests.arithmetic import combine_along_the_tree
-from tests.process.nodes import WAIT_S, Nodes
+from tests.process.nodes import WAIT_S, MakeNodes, Nodes
 
 HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 FLOATS = [np.dtype(np.float32), np.dtype(np.float64), *HALVES]
@@ -77,6 +78,18 @@ def test_reduce_and_allreduce_of_all_sources(three: Nodes) -> None:
         assert three.get(rank, other.target).tobytes() == expected
     for each in (*ids, one.target, other.target):
         three[0].delete(each, timeout_s=WAIT_S)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), HALVES[1]], ids=str)
+def test_fold_threads_give_the_same_bits(cluster: MakeNodes, dtype: np.dtype[Any]) -> None:
+    nodes = cluster(2, options={"fold_threads": 2})
+    tasks = Path(f"/proc/{nodes.processes[0].process.pid}/task").glob("*/comm")
+    assert [each.read_text() for each in tasks].count("hoplite-fold\n") == 2
+    arrays = {index: np.tile(source(index, dtype), 10) for index in range(6)}
+    ids = [nodes.put(index % 2, array) for index, array in arrays.items()]
+    expected = combine_along_the_tree(arrays, "mean").tobytes()
+    done = nodes[0].reduce(new_id(), ids, op="mean", deterministic=True, timeout_s=WAIT_S)
+    assert nodes.get(1, done.target).tobytes() == expected
 
 
 def test_the_flag_is_true_or_false(three: Nodes) -> None:
