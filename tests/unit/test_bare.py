@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
@@ -176,3 +177,28 @@ def test_a_reader_whose_question_outlasts_its_call_asks_no_other_steward(
     assert new.is_asked.wait(10), "it does not wait for the end of the other question"
     ends[1]()
     old.is_over.set()
+
+
+def test_a_reader_that_is_about_to_ask_asks_no_other_steward(
+    ends: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here: Any = SimpleNamespace(connection=b"here")
+    result: Any = SimpleNamespace(binary=lambda: b"answer")
+    old, new = Asked(), Asked()
+    goes_on = threading.Event()
+
+    class Held(Queue[Any]):
+        """Holds its reader after it has taken a question."""
+
+        def empty(self) -> bool:
+            goes_on.wait(10)
+            return super().empty()
+
+    monkeypatch.setattr(bare_reader, "Queue", Held)
+    bare_reader.attend(here, old, "us", result)
+    ends[0]()  # the call is over before the steward is asked
+    bare_reader.attend(here, new, "us", result)
+    assert len(bare_reader._readers) == 2
+    goes_on.set()
+    assert new.is_asked.wait(10)
+    ends[1]()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 import threading
+from queue import Queue
 from typing import Any
 
 import ray
@@ -29,8 +29,8 @@ class BareReader:
     def __init__(self, here: Attachment) -> None:
         self.here = here
         self.steward: Any = None
-        self._asked: queue.SimpleQueue[tuple[Any, str]] = queue.SimpleQueue()
-        self._is_asking = False
+        # A question is unfinished until no steward is asked because of it.
+        self._asked: Queue[tuple[Any, str]] = Queue()
         self._pending: set[bytes] = set()  # answers that have not come and are still referred to
         self._kept: list[tuple[bytes, BareResult]] = []  # handles, kept until the answer has them
         self._thread = threading.Thread(target=self._run, name="hoplite-bare", daemon=True)
@@ -49,20 +49,22 @@ class BareReader:
 
     @property
     def is_idle(self) -> bool:
-        """True if no call is pending, and no steward is asked."""
-        return not (self._pending or self._is_asking)
+        """True if no call is pending, and no steward is asked or will be."""
+        return not (self._pending or self._asked.unfinished_tasks)
 
     def _run(self) -> None:
         while True:
             steward, caller = self._asked.get()
+            taken = 1
             while not self._asked.empty():
                 steward, caller = self._asked.get()
-            self._is_asking = True
+                taken += 1
             try:
                 self._serve(steward, caller)
             except (HopliteError, ray.exceptions.RayError):
                 self._kept.clear()  # Ray was shut down here, or the steward has left
-            self._is_asking = False
+            for _ in range(taken):
+                self._asked.task_done()
 
     def _serve(self, steward: Any, caller: str) -> None:
         is_needed = True
