@@ -7,6 +7,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -28,6 +29,8 @@ class Fences {
   // If peers lie, a grant covers one receive: this node may be the home and open the next itself.
   Breach check_open(const OpenReceive& receive, bool do_peers_lie);
   void note_close(const CloseReceive& receive);
+  // The engine has been handed the end of that receive, and opens the next one in its place.
+  void note_receive_closed(const ReceiveClosed& receive);
   [[nodiscard]] Breach check_block(NodeId from, const BlockHeader& block) const;
   void end_turn();
 
@@ -38,6 +41,13 @@ class Fences {
     OpenReceive opened;
     std::optional<LeaseId> lease;  // by which it comes in; none for a fold, or by an unheard grant
   };
+  struct Closing {  // a receive that may still write
+    StripeName name;
+    LeaseId lease;                      // by which it came in
+    std::map<NodeId, LeaseId> waiting;  // by sender: the newest in its place, for its end
+    bool is_of_this_turn = true;
+  };
+  void note_waiting(Closing& closing);
   template <typename T>
   static StripeName name_of(const T& message, StripeIndex stripe) {
     return {message.object, message.incarnation, message.target_epoch, message.stripe_count,
@@ -46,8 +56,10 @@ class Fences {
 
   Epoch view_;
   std::map<std::pair<NodeId, TransferId>, Receive> open_;
+  std::map<std::pair<NodeId, TransferId>, Closing> closing_;
   // State of this turn: the engine closes a receive before it opens another in its place.
-  std::map<StripeName, LeaseId> granted_;
+  std::map<std::pair<StripeName, NodeId>, LeaseId> granted_;  // the newest that names the sender
+  std::set<StripeName> opened_;                               // by such a lease
   std::map<StripeName, LeaseId> ended_;
 };
 

@@ -89,11 +89,54 @@ TEST_F(FencesTest, ALeaseEndsWithItsReceive) {
   EXPECT_EQ(check_open(2), std::nullopt);
 }
 
+// The next receive opens when the closed one writes no more.
+TEST_F(FencesTest, ALeaseThatWaitsReplacesOnlyAnOlderOne) {
+  for (const std::uint32_t lease : {7U, 8U}) {
+    check_message(grant(lease));
+    fences_.note_close({TransferId{lease - 1}, kSender});
+    fences_.end_turn();
+    fences_.note_receive_closed({kSender, TransferId{lease - 1}});
+    if (lease == 7) check_message(grant(7));
+    EXPECT_EQ(check_open(lease), std::nullopt);
+    fences_.end_turn();
+  }
+  check_message(grant(8, kOther));
+  fences_.note_close({TransferId{8}, kSender});
+  fences_.end_turn();
+  fences_.note_receive_closed({kSender, TransferId{8}});
+  expect(check_open(9, kOther), "goes by lease 8");
+}
+
 TEST_F(FencesTest, AGrantOpensOneReceive) {
   check_message(grant(7));
   check_open(1);
   fences_.note_close({TransferId{1}, kSender});
   expect(check_open(2), "goes by lease 7");
+}
+
+TEST_F(FencesTest, AGrantOfAnotherObjectInTheSameTurnHidesNone) {
+  check_message(grant(7));
+  Grant other = grant(3);
+  other.object = object_named(2);
+  check_message(other);
+  check_open(1);
+  fences_.note_close({TransferId{1}, kSender});
+  expect(check_open(2), "goes by lease 7");
+}
+
+TEST_F(FencesTest, AnOlderGrantInTheSameTurnHidesNone) {
+  check_message(grant(8));
+  check_message(grant(7, kOther));
+  check_open(1);
+  fences_.note_close({TransferId{1}, kSender});
+  expect(check_open(2, kOther), "though it has lease 8");
+}
+
+TEST_F(FencesTest, AGrantThatIsNotTakenInCoversNoReceive) {
+  check_message(grant(7), Epoch{3}, false);
+  check_open(1);
+  fences_.note_close({TransferId{1}, kSender});
+  EXPECT_EQ(check_open(2), std::nullopt);
 }
 
 TEST_F(FencesTest, WhereAGrantMayBeALieTheNextReceiveMayBeTheHomesOwn) {

@@ -132,7 +132,14 @@ void Cluster::close_receive(Node& node, const CloseReceive& action) {
                     if (!open.alive || open.life != life) return;
                     const auto ended = open.closing.extract({action.from, action.transfer});
                     if (config_.closing_max.ns > 0) scribble(open, ended.mapped());
-                    handle_io(open.id, ReceiveClosed{action.from, action.transfer}, {});
+                    const ReceiveClosed closed{action.from, action.transfer};
+                    run_in_turn(index, life,
+                                [this, closed](Node& awake) {
+                                  if (config_.trace) trace(awake, describe(IoEvent{closed}));
+                                  awake.fences.note_receive_closed(closed);
+                                  awake.engine->handle_io(closed, clock_of(awake));
+                                },
+                                {});
                   },
                   {Stream::Kind::kAtOnce});
 }
