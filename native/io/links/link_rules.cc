@@ -26,12 +26,6 @@ const Link* LinkRules::find(NodeId node) const {
   return found == links_.end() ? nullptr : &found->second;
 }
 
-std::vector<NodeId> LinkRules::nodes() const {
-  std::vector<NodeId> nodes;
-  for (const auto& [node, link] : links_) nodes.push_back(node);
-  return nodes;
-}
-
 void LinkRules::check_invariants() const {
   HOPLITE_CHECK(actions_.empty());
   std::set<std::uint64_t> tokens;
@@ -71,7 +65,9 @@ void LinkRules::handle_connect(const Member& member, Instant now) {
   HOPLITE_CHECK(member.node != self_);
   HOPLITE_CHECK(member.node != kNoNode);
   Link& link = links_[member.node];
-  if (link.incarnation != member.incarnation) {
+  // A view may come later than the next life of its member has dialled.
+  const bool is_overtaken = !link.is_wanted() && link.incarnation > member.incarnation;
+  if (link.incarnation != member.incarnation && !is_overtaken) {
     end_life(member.node, link, now);
     stop_watching(member.node, link);
   }
@@ -82,6 +78,7 @@ void LinkRules::handle_connect(const Member& member, Instant now) {
   link.state = Link::State::kNeverUp;
   link.has_said_goodbye = false;
   link.down_since = now;
+  if (is_overtaken) return declare_dead(member.node, link, DeathCause::kNextLifeDials, now);
   for (Rail& rail : link.rails) {
     rail.is_refused = false;
     rail.backoff = limits_.redial_first;
@@ -95,10 +92,15 @@ void LinkRules::handle_connect(const Member& member, Instant now) {
 void LinkRules::handle_disconnect(NodeId node) {
   Link* const link = find_link(node);
   if (link == nullptr) return;
-  if (link->is_up()) actions_.emplace_back(SayGoodbye{node, link->control});
-  link->state = Link::State::kUnwanted;  // asked for, so there is no LinkDown
-  end_life(node, *link, Instant{});
-  stop_watching(node, *link);
+  // peer: dials as its next life │ us: its last life is dead │ engine: Disconnect (the last life)
+  // │ engine: Connect (the next life).  Its connections wait for Connect, and hear no Goodbye.
+  // Test: LinkRules.ADisconnectOfThePeersLastLifeKeepsTheConnectionsOfItsNextOne.
+  const bool is_of_next_life = link->incarnation > link->member.incarnation;
+  if (link->is_wanted() || !is_of_next_life) part_with(node, *link);
+}
+
+void LinkRules::handle_leaving() {
+  for (auto& [node, link] : links_) part_with(node, link);
 }
 
 void LinkRules::handle_announced(NodeId node) {
@@ -282,6 +284,13 @@ bool LinkRules::is_meant(const LinkAction& action) const {
 
 // ---- lives ----
 
+void LinkRules::part_with(NodeId node, Link& link) {
+  if (link.is_up()) actions_.emplace_back(SayGoodbye{node, link.control});
+  link.state = Link::State::kUnwanted;  // asked for, so there is no LinkDown
+  end_life(node, link, Instant{});
+  stop_watching(node, link);
+}
+
 void LinkRules::close(Link::Slot& slot) {
   const std::uint64_t token = std::exchange(slot, {}).token;
   if (token != 0) actions_.emplace_back(CloseConnection{token});
@@ -328,10 +337,10 @@ void LinkRules::stop_watching(NodeId node, Link& link) {
   if (was_watched) actions_.emplace_back(ForgetPeer{node, link.incarnation});
 }
 
-// The only place that reports a death.
+// The only place that reports a death. Connections of a later life wait for its Connect.
 void LinkRules::declare_dead(NodeId node, Link& link, DeathCause cause, Instant now) {
   if (!link.is_wanted()) return;
-  stop_watching(node, link);
+  if (link.incarnation <= link.member.incarnation) stop_watching(node, link);
   link.dead_incarnation = link.member.incarnation;
   if (link.incarnation == link.dead_incarnation) end_life(node, link, now);
   link.state = Link::State::kUnwanted;

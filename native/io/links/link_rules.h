@@ -37,8 +37,11 @@ class LinkRules {
   // ---- the engine's orders ----
   // REQUIRES: the member is another node.
   void handle_connect(const Member& member, Instant now);
-  void handle_disconnect(NodeId node);  // says Goodbye
-  void handle_announced(NodeId node);   // the engine has taken the last LinkUp
+  // The member of the last Connect is wanted no more: says Goodbye to it. A later life of the node,
+  // which has dialled already, goes on waiting.
+  void handle_disconnect(NodeId node);
+  void handle_leaving();  // this node ends: says Goodbye to all, also to those that wait
+  void handle_announced(NodeId node);  // the engine has taken the last LinkUp
   // ---- what became of a connection ----
   void handle_dialling(NodeId node, RailId rail, ConnectionKind kind, std::uint64_t token);
   void handle_taken(NodeId node, RailId rail);  // a dial or a probe has reached a process
@@ -58,7 +61,6 @@ class LinkRules {
   [[nodiscard]] std::optional<Instant> poll_timeout() const { return timer_; }
 
   [[nodiscard]] const Link* find(NodeId node) const;
-  [[nodiscard]] std::vector<NodeId> nodes() const;  // that have a link
   // REQUIRES: all actions were polled and performed.
   void check_invariants() const;
 
@@ -68,6 +70,7 @@ class LinkRules {
   [[nodiscard]] bool dials(NodeId peer) const { return self_ < peer; }
   [[nodiscard]] Link* find_link(NodeId node);
   void close(Link::Slot& slot);
+  void part_with(NodeId node, Link& link);
   void end_life(NodeId node, Link& link, Instant now);
   void stop_watching(NodeId node, Link& link);
   void declare_dead(NodeId node, Link& link, DeathCause cause, Instant now);

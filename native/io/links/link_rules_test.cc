@@ -235,7 +235,7 @@ TEST(LinkRules, EachEventInEachStateOfTheListener) {
        {"never +F", "never +F", "never +F", "never +DF", "never +DF"}},
       {"Disconnect",
        [](Player& p) { p.rules().handle_disconnect(kPeer); },
-       {"unwanted +F", "unwanted +F", "unwanted +F", "unwanted +GF", "unwanted +GF"}},
+       {"unwanted", "unwanted +F", "unwanted +F", "unwanted +GF", "unwanted +GF"}},
       {"the next life dials",
        greet(Kind::kControl, kNextLife, 0, Answer::kJoined),
        {"unwanted +F", "unwanted +FX", "unwanted +FX", "unwanted +FDX", "unwanted +FDX"}},
@@ -284,6 +284,50 @@ TEST(LinkRules, ADeadLifeDoesNotComeBack) {
   player.judge(Verdict::kDead);
   player.finish_and_describe();
   EXPECT_EQ(player.greet(ConnectionKind::kControl, kNextLife, 0), LinkRules::Answer::kJoined);
+}
+
+TEST(LinkRules, ADisconnectOfThePeersLastLifeKeepsTheConnectionsOfItsNextOne) {
+  Player player(kListener, State::kAnnounced);
+  for (const auto kind :
+       {ConnectionKind::kLiveness, ConnectionKind::kControl, ConnectionKind::kBulk}) {
+    EXPECT_EQ(player.greet(kind, kNextLife, 1), LinkRules::Answer::kJoined);
+    if (kind == ConnectionKind::kLiveness) {
+      player.rules().handle_handed_over(kPeer, kRail);
+    } else {
+      player.rules().handle_open(kPeer, kRail, kind);
+    }
+  }
+  player.finish_and_describe();
+  player.forget_reports();
+  player.rules().handle_disconnect(kPeer);
+  EXPECT_EQ(player.finish_and_describe(), "unwanted");
+  player.connect(kNextLife);
+  EXPECT_EQ(player.finish_and_describe(), "up +U");
+  player.forget_reports();
+  player.rules().handle_disconnect(kPeer);
+  EXPECT_EQ(player.finish_and_describe(), "unwanted +GF");
+}
+
+TEST(LinkRules, AViewThatComesLaterThanThePeersNextLifeKeepsItsConnections) {
+  Player player(kListener, State::kUnwanted);
+  player.forget_reports();
+  EXPECT_EQ(player.finish_and_describe(), "unwanted");
+  player.open(ConnectionKind::kBulk);
+  player.connect(kEarlierLife);
+  EXPECT_EQ(player.finish_and_describe(), "unwanted +X");
+  player.forget_reports();
+  player.connect();
+  EXPECT_EQ(player.finish_and_describe(), "up +U");
+}
+
+TEST(LinkRules, ANodeThatLeavesSaysGoodbyeAlsoToALifeThatWaits) {
+  Player player(kListener, State::kNeverUp);
+  EXPECT_EQ(player.greet(ConnectionKind::kLiveness, kNextLife, 1), LinkRules::Answer::kJoined);
+  player.rules().handle_handed_over(kPeer, kRail);
+  player.finish_and_describe();
+  player.forget_reports();
+  player.rules().handle_leaving();
+  EXPECT_EQ(player.finish_and_describe(), "unwanted +F");
 }
 
 // A dial that is refused at once, before the owner has polled the others.
