@@ -170,8 +170,8 @@ class Play {
       perform(at);
     }
     for (const auto& [node, life] : view) {
-      if (node == at.node || at.seen[node].dead >= life) continue;
-      at.seen[node].wanted = life;
+      if (node == at.node) continue;
+      if (at.seen[node].dead < life) at.seen[node].wanted = life;
       at.rules->handle_connect({node, life, std::vector<std::string>(rails_, "address")}, now_);
       perform(at);
     }

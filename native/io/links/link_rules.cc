@@ -65,6 +65,8 @@ void LinkRules::handle_connect(const Member& member, Instant now) {
   HOPLITE_CHECK(member.node != self_);
   HOPLITE_CHECK(member.node != kNoNode);
   Link& link = links_[member.node];
+  // The engine has heard of this life's death, and a view that lists it again changes nothing.
+  if (member.incarnation <= link.dead_incarnation) return;
   // A view may come later than the next life of its member has dialled.
   const bool is_overtaken = !link.is_wanted() && link.incarnation > member.incarnation;
   if (link.incarnation != member.incarnation && !is_overtaken) {

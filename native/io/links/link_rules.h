@@ -35,7 +35,7 @@ class LinkRules {
   LinkRules(NodeId self, const LinkLimits& limits) : self_(self), limits_(limits) {}
 
   // ---- the engine's orders ----
-  // REQUIRES: the member is another node.
+  // Does nothing if this life of the member was declared dead here. REQUIRES: it is another node.
   void handle_connect(const Member& member, Instant now);
   // The member of the last Connect is wanted no more: says Goodbye to it. A later life of the node,
   // which has dialled already, goes on waiting.

@@ -286,6 +286,21 @@ TEST(LinkRules, ADeadLifeDoesNotComeBack) {
   EXPECT_EQ(player.greet(ConnectionKind::kControl, kNextLife, 0), LinkRules::Answer::kJoined);
 }
 
+TEST(LinkRules, AViewThatListsADeadLifeAgainBringsItNotBack) {
+  for (const NodeId self : {kDialler, kListener}) {
+    Player player(self, State::kAnnounced);
+    player.judge(Verdict::kFrozen);
+    player.finish_and_describe();
+    player.forget_reports();
+    player.connect();
+    player.pass(kLimits.link_down_max * 10);
+    EXPECT_EQ(player.finish_and_describe(), "unwanted");
+    EXPECT_TRUE(player.rules().find(kPeer)->rails.front().has_none());
+    player.connect(kNextLife);
+    EXPECT_EQ(player.finish_and_describe(), "never");
+  }
+}
+
 TEST(LinkRules, ADisconnectOfThePeersLastLifeKeepsTheConnectionsOfItsNextOne) {
   Player player(kListener, State::kAnnounced);
   for (const auto kind :
