@@ -212,15 +212,35 @@ void Links::serve(const Ready& ready, Budget& budget, Instant now) {
 
 void Links::receive(std::uint64_t token, Connection& connection, Budget& budget, Instant now) {
   if (budget.bytes == 0) return;  // the poller reports it again
+  const NodeId peer = connection.peer;
+  const auto received = receive_frames(connection, budget);
+  if (received) return;
+  if (received.error().code == Code::kPeerLost) read_last_words(peer, token, now);
+  fail_connection(token, received.error(), now);
+}
+
+Result<void> Links::receive_frames(Connection& connection, Budget& budget) {
   std::vector<FrameIn> frames;
   auto received = connection.wire.receive_frames(ReadAhead::kAllowed, budget, frames);
   for (FrameIn& frame : frames) {
-    if (auto handled = handle_frame(connection, std::move(frame)); !handled) {
-      fail_connection(token, handled.error(), now);
-      return;
-    }
+    if (auto handled = handle_frame(connection, std::move(frame)); !handled) return handled;
   }
-  if (!received) fail_connection(token, received.error(), now);
+  return received;
+}
+
+// The poller may report the end of one connection before it reports an earlier Goodbye on another
+// one. Each end of a link speaks on the control connection of its own choice.
+void Links::read_last_words(NodeId peer, std::uint64_t ended, Instant now) {
+  const Link* const link = rules_.find(peer);
+  HOPLITE_CHECK(link != nullptr);
+  std::vector<std::pair<std::uint64_t, Error>> failed;
+  for (const Rail& rail : link->rails) {
+    if (!rail.control.is_open || rail.control.token == ended) continue;
+    Budget budget{kControlFrameBytesMax};
+    auto received = receive_frames(connections_.at(rail.control.token), budget);
+    if (!received) failed.emplace_back(rail.control.token, received.error());
+  }
+  for (const auto& [token, why] : failed) fail_connection(token, why, now);
 }
 
 Result<void> Links::handle_frame(Connection& connection, FrameIn frame) {
@@ -483,11 +503,8 @@ void Links::end_bulk(const BulkEnd& end, Instant now) {
            link->rails[end.rail.value].bulk.token == end.token;
   };
   if (!is_part_of_link()) return;  // closed in the meantime
-  // The poller may report this end before it reports an earlier Goodbye of the peer.
-  const auto control = connections_.find(rules_.find(end.peer)->control);
-  if (end.why.code == Code::kPeerLost && control != connections_.end()) {
-    Budget control_budget{kControlFrameBytesMax};
-    receive(control->first, control->second, control_budget, now);
+  if (end.why.code == Code::kPeerLost) {
+    read_last_words(end.peer, end.token, now);
     if (!is_part_of_link()) return;
   }
   close(end.token);

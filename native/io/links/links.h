@@ -100,6 +100,8 @@ class Links {
   void perform(const ReportRail& action, Instant now);
   void serve(const Ready& ready, Budget& budget, Instant now);
   void receive(std::uint64_t token, Connection& connection, Budget& budget, Instant now);
+  [[nodiscard]] Result<void> receive_frames(Connection& connection, Budget& budget);
+  void read_last_words(NodeId peer, std::uint64_t ended, Instant now);
   [[nodiscard]] Result<void> handle_frame(Connection& connection, FrameIn frame);
   // links_liveness.cc
   void hand_over(std::uint64_t token, Connection& connection, Instant now);

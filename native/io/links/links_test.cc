@@ -309,6 +309,52 @@ TEST_P(LinksTest, AfterGoodbyeAbsenceIsNoDeath) {
   EXPECT_EQ(a.count<PeerDead>(), 0U);
 }
 
+// Both ends of a link have two control connections, and each speaks on another one.
+TEST_P(LinksTest, AGoodbyeIsHeardWhicheverConnectionIsSeenToEndFirst) {
+  const std::vector<std::string> rails{"127.0.0.1:0", "127.0.0.1:0"};
+  for (std::size_t first = 0; first < 4; ++first) {
+    Side a(1, "secret", 1, rails);
+    auto b = std::make_unique<Side>(2, "secret", 1, rails);
+    Member half = b->member;
+    half.rails[0] = "127.0.0.1:1";  // refused
+    a.links.connect(half, now_);
+    ASSERT_TRUE(run({&a, b.get()}, [&] { return a.count<LinkUp>() == 1; }));
+    a.links.connect(b->member, now_);
+    ASSERT_TRUE(run({&a, b.get()}, [&] {
+      pass(1_ms);
+      return b->links.counters().handshakes == 6;
+    }));
+    b->links.connect(a.member, now_);
+    ASSERT_TRUE(run({&a, b.get()}, [&] { return b->count<LinkUp>() == 1; }));
+    for (int i = 0; i < 20; ++i) a.turn(now_);
+    b->links.send_goodbye();
+    b.reset();
+    // In turns in which the thread for liveness, which hears of it as well, has nothing to say yet.
+    const auto is_other = [](const Ready& each) { return each.token < 4; };  // it, and listeners
+    std::vector<Ready> ends;
+    for (int i = 0; i < 5000 && ends.size() < 4; ++i) {
+      const auto ready = a.poller.wait(1_ms);
+      ends.assign(ready.begin(), ready.end());
+      std::erase_if(ends, is_other);
+    }
+    ASSERT_EQ(ends.size(), 4U);
+    std::ranges::sort(ends, {}, &Ready::token);
+    ends = {ends.at(first)};
+    for (int i = 0; i < 20; ++i) {
+      Budget budget{1_MiB};
+      a.links.handle_ready(ends, budget, now_);
+      a.links.handle_timeout(now_);  // dials again, unless it has heard the Goodbye
+      for (IoEvent& event : a.links.take_events()) a.events.push_back(std::move(event));
+      pass(50_ms);
+      const auto ready = a.poller.wait(1_ms);
+      ends.assign(ready.begin(), ready.end());
+      std::erase_if(ends, is_other);
+    }
+    EXPECT_EQ(a.count<PeerDead>(), 0U) << "first " << first;
+    EXPECT_EQ(a.count<LinkDown>(), 1U);
+  }
+}
+
 TEST_P(LinksTest, ADiallerThatIsAnsweredByAnotherLifeKnowsThatTheOldOneIsDead) {
   Side a(1), b(2, "secret", 5);
   Member old = b.member;
