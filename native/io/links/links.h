@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // All rails to all peers: listens, dials, shakes hands (handshake.h), makes IoEvents of arrivals.
-// Owns all TCP descriptors of the node except the liveness thread's. Reactor thread only.
+// Owns all TCP descriptors of the node except the liveness thread's; BulkPorts serves those for
+// blocks, on this thread or on others. Reactor thread only.
 //  - The member with the smaller node id dials, and redials until it knows that the peer is dead.
 //  - A life of a link (`attempt`, counted by the dialler) is up when control and bulk of one rail
 //    are open. The loss of an open one ends it: LinkDown, then LinkUp after a reconnect. One
@@ -9,7 +10,7 @@
 //  - Without GOODBYE a peer is dead when that thread says so, every rail refuses the dial (the
 //    other side only probes), another life proves itself, or the link stays down.
 //  - No event of a node reaches the engine before Connect: its open connections wait unread.
-// Decisions 7 and 19.
+// Decisions 7, 19 and 19e.
 #pragma once
 
 #include <cstdint>

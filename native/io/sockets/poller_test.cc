@@ -104,5 +104,12 @@ TEST_F(PollerTest, RefusesAClosedDescriptor) {
   EXPECT_EQ(added.error().code, Code::kSystem);
 }
 
+// 64 KiB in 50 us are 1.3 GB/s.
+TEST(ChooseWaiting, AThreadLooksIfTheNextPacketIsHereBeforeTheLookEnds) {
+  EXPECT_EQ(choose_waiting(256 * 1024, Duration{100'000}), Waiting::kAwake);
+  EXPECT_EQ(choose_waiting(256 * 1024, 1_ms), Waiting::kAsleep);
+  EXPECT_EQ(choose_waiting(0, Duration{0}), Waiting::kAsleep);
+}
+
 }  // namespace
 }  // namespace hoplite
