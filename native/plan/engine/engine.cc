@@ -186,6 +186,7 @@ void Engine::State::handle_timeout(Instant at) {
 }
 
 std::optional<Action> Engine::State::poll_action() {
+  if (calls.send_news()) is_settled_ = false;
   catch_up();
   return outgoing.poll_action();
 }
@@ -218,7 +219,8 @@ bool Engine::State::settle_one() {
 }
 
 std::optional<Instant> Engine::State::poll_timeout() const {
-  if (!is_settled_ || more_ || outgoing.action_count() > 0) return now;
+  const bool is_pending = !is_settled_ || more_ || calls.has_news();
+  if (is_pending || outgoing.action_count() > 0) return now;
   std::optional<Instant> earliest;
   for (const auto& at :
        {directory.poll_timeout(), inventory.poll_timeout(), transfers.next_deadline(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reduces from the first confirmed source to the get of the result, over a few engines wired in
 // memory, undisturbed and interrupted in every state.
-#include "plan/engine/engine_test.h"
+#include "plan/engine/one_engine_test.h"
 
 namespace hoplite {
 namespace {
@@ -332,6 +332,30 @@ TEST_P(Reduces, EndWhenConfirmedSourcesAreLostAndNoOthersCanComeAndNameThem) {
 
 INSTANTIATE_TEST_SUITE_P(, Reduces, ::testing::Values(100, 4 * kTestBlock),
                          [](const auto& size) { return size.param == 100 ? "Small" : "Large"; });
+
+class Confirmations : public OneEngine {
+ protected:
+  Confirmations() : OneEngine(3, NodeId{2}) {}
+
+  void confirm(std::uint32_t index, const ObjectId& source) {
+    ask(ReduceSourceCommand{id_, {index, source, Incarnation{1}, false}, true});
+  }
+};
+
+TEST_F(Confirmations, OfOneTurnGoToTheHomeInOneMessage) {
+  ask(ReduceCommand{id_, ReduceOp::kSum, 4, 4});
+  const ObjectId source = Nodes(3).object_at(2, 9);
+  confirm(0, source);
+  hear(NodeId{3}, Located{source, Incarnation{1}, meta(), NodeId{3}});
+  ASSERT_EQ(said<ReduceWant>().back().confirmed.size(), 1U);
+  for (std::uint8_t i = 1; i < 4; ++i) confirm(i, Nodes(3).object_at(2, i));
+  EXPECT_EQ(engine_.poll_timeout(), now_);
+  const auto wants = said<ReduceWant>();
+  ASSERT_EQ(wants.size(), 1U);
+  EXPECT_EQ(wants[0].first, 1U);
+  EXPECT_EQ(wants[0].confirmed.size(), 3U);
+  EXPECT_TRUE(said<ReduceWant>().empty());
+}
 
 }  // namespace
 }  // namespace hoplite

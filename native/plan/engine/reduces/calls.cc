@@ -156,21 +156,42 @@ void Calls::begin_call(const ObjectId& target, bool is_lost) {
     if (want.confirmed.size() < want.source_count) want.confirmed.push_back(source);
   }
   if (want.is_callers)
-    return engine_.reduces.handle_want(engine_.config.node, want, engine_.peers.view());
-  if (!want.confirmed.empty()) engine_.outgoing.send(home, want);
+    return engine_.reduces.handle_want(engine_.config.node, take_news(call), engine_.peers.view());
+  if (!want.confirmed.empty()) news_.insert(target);
 }
 
 void Calls::forward(const ObjectId& target, const ReduceSource& source) {
-  ReduceWant& whole = calls_.at(target).want;
-  if (whole.confirmed.size() >= whole.source_count) return;
-  std::vector<ReduceSource> confirmed = std::exchange(whole.confirmed, {source});
-  ReduceWant news = whole;
-  news.first = static_cast<std::uint32_t>(confirmed.size());
-  confirmed.push_back(source);
-  whole.confirmed = std::move(confirmed);
-  if (whole.is_callers)
-    return engine_.reduces.handle_want(engine_.config.node, news, engine_.peers.view());
-  engine_.outgoing.send(engine_.peers.home_of(target), std::move(news));
+  Call& call = calls_.at(target);
+  if (call.want.confirmed.size() >= call.want.source_count) return;
+  call.want.confirmed.push_back(source);
+  if (!call.want.is_callers) {
+    news_.insert(target);
+    return;
+  }
+  engine_.reduces.handle_want(engine_.config.node, take_news(call), engine_.peers.view());
+}
+
+// Returns the want with the sources that its planner has not been told of.
+ReduceWant Calls::take_news(Call& call) {
+  std::vector<ReduceSource> confirmed = std::exchange(call.want.confirmed, {});
+  ReduceWant news = call.want;
+  news.first = static_cast<std::uint32_t>(call.told);
+  news.confirmed.assign(confirmed.begin() + static_cast<std::ptrdiff_t>(call.told),
+                        confirmed.end());
+  call.told = confirmed.size();
+  call.want.confirmed = std::move(confirmed);
+  return news;
+}
+
+// Tells homes of the sources confirmed in this turn, in one message for each call.
+bool Calls::send_news() {
+  if (news_.empty()) return false;
+  for (const ObjectId& target : std::exchange(news_, {})) {
+    const auto call = calls_.find(target);
+    if (call == calls_.end() || call->second.told == call->second.want.confirmed.size()) continue;
+    engine_.outgoing.send(engine_.peers.home_of(target), take_news(call->second));
+  }
+  return true;
 }
 
 // A source that was asked for is found or lost. Informs the callers that wait for it, the reduces
@@ -360,6 +381,7 @@ void Calls::add_stats(EngineStats& stats) const {
 void Calls::check_invariants() const {
   for (const auto& [target, call] : calls_) {
     HOPLITE_CHECK(!call.is_planned || call.unanswered.empty());
+    HOPLITE_CHECK(call.told <= call.want.confirmed.size());
     for (const ObjectId& source : call.unanswered) HOPLITE_CHECK(call.awaited.contains(source));
   }
 }

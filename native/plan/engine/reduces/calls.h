@@ -27,6 +27,7 @@ struct Call {
   std::set<ObjectId> unanswered = {};       // those in `awaited` whose homes have not answered
   bool is_planned = false;                  // True if its planner is known
   std::deque<ReduceSource> unplanned = {};  // confirmed earlier; the first may be in question
+  std::size_t told = 0;  // leading confirmed sources that its planner has been told of
 };
 
 class Calls {
@@ -53,6 +54,9 @@ class Calls {
   void note_arrival(const ObjectId& source, const Located* located);        // nullptr: lost
   void repeat_questions(std::optional<NodeId> only_to);  // and calls, and their failures
 
+  // Tells planners of the sources confirmed since the last time. Returns false if there are none.
+  bool send_news();
+  [[nodiscard]] bool has_news() const { return !news_.empty(); }
   void stop_waiting_for_answers();
   [[nodiscard]] std::optional<Instant> next_deadline() const;
   void add_stats(EngineStats& stats) const;
@@ -62,11 +66,13 @@ class Calls {
   void confirm(const ObjectId& target, const ReduceSource& source);
   void begin_call(const ObjectId& target, bool is_lost = false);
   void forward(const ObjectId& target, const ReduceSource& source);
+  static ReduceWant take_news(Call& call);
   void end_call(const ObjectId& target);
   void refuse_second(const ObjectId& target, const Call& call);
 
   Owners& engine_;
   std::map<ObjectId, Call> calls_;
+  std::set<ObjectId> news_;  // calls whose homes are to be told of sources
   std::map<ObjectId, Locate> locates_;
   std::map<ObjectId, ReduceReport> failed_;  // reduces called here; until deleted
   // Until when a reduce waits to hear which sources are there, in order of time.
