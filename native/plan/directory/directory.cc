@@ -452,6 +452,10 @@ void Directory::handle_reduce_state(const ReduceState& state, Instant now) {
   serve_claims();
   if (is_deleted(state.target)) return;
   Entry& entry = entries_[state.target];
+  std::vector<NodeId> told;  // nodes that only wait have nothing that a newer epoch voids
+  for (const auto& [node, holder] : entry.holders) {
+    if (state.phase != ReducePhase::kRunning || !holder.stripes.empty()) told.push_back(node);
+  }
   if (state.target_epoch > entry.target_epoch) {
     restart(entry, true);
     entry.target_epoch = state.target_epoch;
@@ -463,7 +467,7 @@ void Directory::handle_reduce_state(const ReduceState& state, Instant now) {
     entry.lost_code = state.code;
     entry.lost_text = state.text;
   }
-  for (const auto& [node, holder] : entry.holders) send(node, state);
+  for (const NodeId node : told) send(node, state);
   service(state.target, now);
 }
 

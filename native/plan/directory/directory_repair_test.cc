@@ -188,6 +188,71 @@ TEST_F(DirectoryTest, LeasesAllStripesOfAReceiverInOneMessage) {
   EXPECT_EQ(directory_.stats().regrants, 0U) << "claims of one turn have one plan";
 }
 
+// Stripes of a result come from owners that the home tells one after the other.
+class Results : public DirectoryTest {
+ protected:
+  Results() {
+    std::vector<NodeId> nodes;
+    for (std::uint64_t node = 1; node <= 48; ++node) nodes.emplace_back(node);
+    change_view(nodes);
+    for (const NodeId node : nodes) done(node);
+    take();
+  }
+  void owns(NodeId owner, std::size_t stripe) {
+    Claim claim = claim_of({.target_epoch = 1, .committed = false, .pinned = true});
+    claim.stripes.resize(2);
+    claim.stripes[1].stripe = StripeIndex{1};
+    claim.stripes[stripe].state = StripeState::kRoot;
+    tell(owner, claim);
+  }
+  // Leases by receiver, each list of one message.
+  std::map<NodeId, std::vector<std::size_t>> grants() {
+    std::map<NodeId, std::vector<std::size_t>> grants;
+    while (const auto parcel = directory_.poll_parcel()) {
+      const auto* grant = std::get_if<Grant>(&parcel->body);
+      if (grant != nullptr) grants[parcel->to].push_back(grant->leases.size());
+    }
+    return grants;
+  }
+};
+
+TEST_F(Results, AreLeasedToManyReceiversWhenEachStripeHasAnOwner) {
+  for (std::uint64_t node = 10; node < 42; ++node) wants(NodeId{node});
+  owns(kA, 0);
+  EXPECT_TRUE(grants().empty());
+  owns(kB, 1);
+  const auto grants = this->grants();
+  EXPECT_EQ(grants.size(), 32U);
+  for (const auto& [node, leases] : grants) {
+    EXPECT_EQ(leases, std::vector<std::size_t>{2}) << node.value;
+  }
+}
+
+TEST_F(Results, AreLeasedToFewReceiversStripeByStripe) {
+  for (std::uint64_t node = 10; node < 41; ++node) wants(NodeId{node});
+  owns(kA, 0);
+  EXPECT_EQ(grants().size(), 31U);
+}
+
+TEST_F(Results, AreAnnouncedToNodesThatHaveSomeOfThem) {
+  const auto told = [&](std::uint32_t epoch) {
+    ReduceState state;
+    state.target = kObject;
+    state.target_epoch = TargetEpoch{epoch};
+    directory_.handle_reduce_state(state, now_);
+    std::set<NodeId> nodes;
+    for (const Parcel& parcel : take()) {
+      if (std::holds_alternative<ReduceState>(parcel.body)) nodes.insert(parcel.to);
+    }
+    return nodes;
+  };
+  wants(kC);
+  EXPECT_TRUE(told(1).empty()) << "a node that only waits has nothing to void";
+  owns(kA, 0);
+  take();
+  EXPECT_EQ(told(2), (std::set<NodeId>{kA, kC}));
+}
+
 // home: Grant(kC from kB) waits to be sent │ kB dies │ the home grants anew.  The older lease must
 // not be sent.
 TEST_F(DirectoryTest, AGrantThatWaitsHasTheNewestLeaseOfAStripe) {

@@ -35,6 +35,10 @@ std::uint16_t stripes_for(const DirectoryEntry& entry, const EngineConfig& confi
   return static_cast<std::uint16_t>(std::min<std::uint32_t>(config.broadcast_stripes, blocks));
 }
 
+// Receivers of a result that are told once of all stripes. Telling fewer of them twice takes less
+// than five hops.
+constexpr std::ptrdiff_t kReceiversTogetherMin = 32;
+
 // True if the node is to be a leaf, or gets the stripe through such a node.
 bool is_below_slow(const DirectoryEntry& entry, NodeId node, std::size_t stripe) {
   for (std::size_t steps = 0; steps <= entry.holders.size(); ++steps) {
@@ -238,7 +242,26 @@ void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
   }
 }
 
+// Many receivers of a result wait until each stripe has an owner, so that the home tells each once.
+// No receiver has the result before the last owner folds its stripe.
+static bool awaits_owners(const DirectoryEntry& entry) {
+  if (entry.target_epoch.value == 0 || entry.committed) return false;
+  const auto waiting = std::count_if(entry.holders.begin(), entry.holders.end(),
+                                     [](const auto& holder) { return holder.second.wants; });
+  if (waiting < kReceiversTogetherMin) return false;
+  for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
+    const bool is_owned =
+        std::any_of(entry.holders.begin(), entry.holders.end(), [&](const auto& holder) {
+          return holder.second.stripes.size() > stripe &&
+                 holder.second.stripes[stripe].state >= StripeState::kRoot;
+        });
+    if (!is_owned) return true;
+  }
+  return false;
+}
+
 void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now) {
+  if (awaits_owners(entry)) return;
   const bool is_first = is_untouched(entry);
   if (is_first && grant_whole_plan(object, entry, now)) return;
   if (is_first) entry.interiors_until = now + beginning_of(entry.meta);

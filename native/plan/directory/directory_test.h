@@ -234,7 +234,6 @@ class DirectoryTest : public ::testing::Test {
   Directory directory_{EngineConfig{}};
   Instant now_{1'000'000};
 
- private:
   static Claim claim_of(const Said& said) {
     Claim claim;
     claim.object = kObject;
@@ -252,6 +251,8 @@ class DirectoryTest : public ::testing::Test {
     directory_.handle_claim(from, claim, epoch_, now_);
     check();
   }
+
+ private:
   void check() const { directory_.check_invariants(); }
 
   Membership view_{kHome};
