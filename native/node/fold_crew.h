@@ -7,7 +7,7 @@
 //  - If one fold of a batch writes what another one uses, both use the same range for it. A fold
 //    for which that does not hold runs after the batch.
 //  - The threads touch no bytes outside run(), which waits for no thread that has not begun a part.
-// Design decision 5p.
+// Design decision 5q.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ class FoldCrew {
  public:
   static constexpr std::size_t kThreadsMax = 32;
   static constexpr std::size_t kFoldsMax = 64;  // in a batch; the next one runs it first
-  // Bytes of sources. Half of a smaller batch takes less time than to wake a thread (decision 5p).
+  // Bytes of sources. Half of a smaller batch takes less time than to wake a thread (decision 5q).
   static constexpr std::uint64_t kSharedBytesMin = 256_KiB;
   static constexpr std::uint64_t kPartBytesMin = 16_KiB;
 

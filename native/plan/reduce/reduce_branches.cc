@@ -124,6 +124,98 @@ void ReduceTree::drop_unary(const ObjectId& target, Plan& plan) {
   plan.placed = SourceSet{};
 }
 
+// Plans two levels for a large object if all its sources are located and the model says so. Returns
+// false if not. This node owns no stripe, because it sends and hears hundreds of messages
+// meanwhile. The caller's node owns none of the result, and of a branch only where that costs
+// nothing, because it will receive the result.
+bool ReduceTree::place_wide(const ObjectId& target, Plan& plan, const Membership& view) {
+  const bool may_be = !plan.is_callers && plan.may_branch() && config_.reduce_degree == 0 &&
+                      config_.reduce_stripes == 0 &&
+                      plan.meta->size_bytes > config_.inline_bytes_max &&
+                      allows_branches(plan.deterministic, plan.share, *plan.meta) &&
+                      plan.located.size() == plan.count && plan.inputs.empty();
+  if (!may_be) return false;
+  std::map<NodeId, Site> by_node;
+  for (const ReduceSource& source : plan.located) by_node[source.holder].push_back(source);
+  const ReduceCase sizes{.nodes = static_cast<std::uint32_t>(by_node.size()),
+                         .size_bytes = plan.meta->size_bytes,
+                         .block_bytes = plan.meta->block_bytes,
+                         .link_bytes_per_s = config_.link_bytes_per_s};
+  const bool is_caller_able = plan.everywhere || is_telling_longer(sizes);
+  std::vector<Site> able, unable;
+  for (auto& [node, site] : by_node) {
+    if (!view.is_live(node)) return false;
+    const bool is_busy = node == config_.node || (node == plan.caller && !is_caller_able);
+    const bool owns = !view.is_draining(node) && !is_busy;
+    (owns ? able : unable).push_back(std::move(site));
+  }
+  const auto callers = std::find_if(able.begin(), able.end(), [&](const Site& site) {
+    return site.front().holder == plan.caller;
+  });
+  if (callers != able.end()) std::rotate(callers, callers + 1, able.end());
+  const WideShape shape = choose_wide(sizes, static_cast<std::uint32_t>(able.size()));
+  if (shape.branches == 0) return false;
+  plan.branch_use = BranchUse::kWide;
+  const auto share = [&](const std::vector<Site>& sites, std::size_t i) {
+    return sites.begin() + static_cast<std::ptrdiff_t>(i * sites.size() / shape.branches);
+  };
+  for (std::size_t i = 0; i < shape.branches; ++i) {
+    std::vector<Site> sites(share(able, i), share(able, i + 1));
+    sites.insert(sites.end(), share(unable, i), share(unable, i + 1));
+    plan.inputs.push_back(add_wide(target, plan, sites, shape.branch_stripes, view));
+  }
+  // A stripe at a time, so that the first stripes are complete early.
+  for (std::size_t stripe = 0; stripe < shape.branch_stripes; ++stripe) {
+    for (const ReduceSource& input : plan.inputs) {
+      const ReduceBranch& branch = plan.branches.at(input.object);
+      tell_branch(branch, branch.owners[stripe]);
+    }
+  }
+  const std::size_t times = shape.stripes / shape.branch_stripes;
+  for (std::size_t i = 0; i < shape.stripes; ++i) {
+    const std::size_t at = i / shape.branch_stripes * shape.branches / times;
+    const ReduceBranch& branch = plan.branches.at(plan.inputs[at].object);
+    plan.owners.push_back(branch.owners[i % shape.branch_stripes]);
+  }
+  raise_epoch(target, plan);
+  return true;
+}
+
+// Plans a wide branch over these sites, of which the first ones own a stripe each. Returns what the
+// owners of the result pull; tell_owners names the holder.
+ReduceSource ReduceTree::add_wide(const ObjectId& target, Plan& plan, std::span<const Site> sites,
+                                  std::uint16_t stripes, const Membership& view) {
+  const ReduceSource result{.index = sites.front().front().index,
+                            .object = name_branch(target, view),
+                            .incarnation = Incarnation{1},
+                            .holder = kNoNode,
+                            .is_branch = true};
+  ReduceBranch& branch = plan.branches[result.object];
+  branch.limb = result.object;
+  for (const Site& site : sites.first(stripes)) branch.owners.push_back(site.front().holder);
+  roots_[result.object] = target;
+  stats_.degree = sites.size();
+  ++stats_.branches;
+  std::vector<ReduceSource> inputs;
+  for (const Site& site : sites) inputs.insert(inputs.end(), site.begin(), site.end());
+  for (const ReduceSource& source : inputs) {
+    plan.placed.insert(source.index);
+    plan.limbs[result.object].push_back(source.index);
+  }
+  branch.own = branch_own(plan, result.object, std::move(inputs));
+  branch.own.stripe_count = stripes;
+  return result;
+}
+
+// Falls back to one level, which needs less of each node.
+void ReduceTree::drop_wide(Plan& plan) {
+  cancel_branches(plan);
+  plan.branch_use = BranchUse::kNone;
+  plan.owners.clear();  // chosen anew, under the next target epoch
+  plan.inputs.clear();
+  plan.placed = SourceSet{};
+}
+
 // Returns the inputs that the root, or a branch, pulls to have everything at these sites.
 std::vector<ReduceSource> ReduceTree::pull_from(const ObjectId& target, Plan& plan,
                                                 std::span<Site> sites, std::uint32_t degree,
@@ -163,7 +255,7 @@ std::optional<ReduceSource> ReduceTree::add_branch(const ObjectId& target, Plan&
                             .holder = own_site.front().holder,
                             .is_branch = true};
   ReduceBranch& branch = plan.branches[result.object];
-  branch.owner = result.holder;
+  branch.owners = {result.holder};
   branch.limb = limb == nullptr ? result.object : *limb;
   if (limb == nullptr) {
     auto& sources = plan.limbs[result.object];
@@ -177,22 +269,38 @@ std::optional<ReduceSource> ReduceTree::add_branch(const ObjectId& target, Plan&
   std::vector<ReduceSource> inputs = own_site;
   const auto below = pull_from(target, plan, sites.subspan(1), degree, &branch.limb, view);
   inputs.insert(inputs.end(), below.begin(), below.end());
-  branch.own = {.target = result.object,
-                .target_epoch = TargetEpoch{1},
-                .op = plan.op == ReduceOp::kMean ? ReduceOp::kSum : plan.op,  // divided at the root
-                .meta = cut_of(plan),
-                .share = share_of(plan),
-                .stripe_count = 1,
-                .owned = {StripeIndex{0}},
-                .source_count = plan.source_count,
-                .count = static_cast<std::uint32_t>(inputs.size()),
-                .deterministic = false,
-                .everywhere = false,
-                .members = std::move(inputs),
-                .sealed = true,
-                .is_branch = true};
-  parcels_.push_back({branch.owner, branch.own});
+  branch.own = branch_own(plan, result.object, std::move(inputs));
+  tell_branch(branch, result.holder);
   return result;
+}
+
+// Returns what the owner of a branch with these inputs is told.
+ReduceOwn ReduceTree::branch_own(const Plan& plan, const ObjectId& branch,
+                                 std::vector<ReduceSource> inputs) const {
+  return {.target = branch,
+          .target_epoch = TargetEpoch{1},
+          .op = plan.op == ReduceOp::kMean ? ReduceOp::kSum : plan.op,  // divided at the root
+          .meta = cut_of(plan),
+          .share = share_of(plan),
+          .stripe_count = 1,
+          .owned = {StripeIndex{0}},
+          .source_count = plan.source_count,
+          .count = static_cast<std::uint32_t>(inputs.size()),
+          .deterministic = false,
+          .everywhere = false,
+          .members = std::move(inputs),
+          .sealed = true,
+          .is_branch = true};
+}
+
+// Tells the node of each stripe of the branch that it owns.
+void ReduceTree::tell_branch(const ReduceBranch& branch, NodeId owner) {
+  ReduceOwn own = branch.own;
+  own.owned.clear();
+  for (std::size_t i = 0; i < branch.owners.size(); ++i) {
+    if (branch.owners[i] == owner) own.owned.emplace_back(static_cast<std::uint16_t>(i));
+  }
+  if (!own.owned.empty()) parcels_.push_back({owner, std::move(own)});
 }
 
 // True if the reduce is a tree when all its sources are on different nodes.
@@ -252,9 +360,14 @@ void ReduceTree::undo_limb(const ObjectId& target, Plan& plan, const ObjectId& l
 
 // Undoes the limbs that have a branch on `node`.
 void ReduceTree::undo_limbs_at(const ObjectId& target, Plan& plan, NodeId node) {
+  const auto is_there = [&](const ReduceSource& source) { return source.holder == node; };
+  if (plan.is_wide()) {  // each of its nodes owns a stripe
+    if (std::any_of(plan.located.begin(), plan.located.end(), is_there)) drop_wide(plan);
+    return;
+  }
   std::set<ObjectId> gone;
   for (const auto& [id, branch] : plan.branches) {
-    if (branch.owner == node) gone.insert(branch.limb);
+    if (branch.is_owner(node)) gone.insert(branch.limb);
   }
   for (const ObjectId& limb : gone) undo_limb(target, plan, limb);
 }
@@ -274,6 +387,7 @@ void ReduceTree::lose_branch(const ObjectId& target, Plan& plan, const ObjectId&
   const auto known = plan.branches.find(branch);
   if (known == plan.branches.end()) return;
   if (plan.is_unary()) return drop_unary(target, plan);
+  if (plan.is_wide()) return drop_wide(plan);
   plan.branch_use = BranchUse::kNone;
   undo_limb(target, plan, ObjectId{known->second.limb});
 }
@@ -282,7 +396,11 @@ void ReduceTree::handle_branch_report(NodeId from, const ReduceReport& report,
                                       const Membership& view) {
   const ObjectId target = roots_.at(report.target);
   Plan& plan = plans_.at(target);
-  if (plan.has_ended() || plan.branches.at(report.target).owner != from) return;
+  if (plan.has_ended() || !plan.branches.at(report.target).is_owner(from)) return;
+  if (plan.is_wide() && report.code == Code::kStoreFull) {
+    drop_wide(plan);  // one level needs less room
+    return advance(target, plan, view);
+  }
   if (report.code != Code::kOk) return fail(target, plan, report.code, report.text);
   if (!report.lost.empty()) lose_branch(target, plan, report.target);
   advance(target, plan, view);
@@ -301,6 +419,11 @@ void ReduceTree::cancel_branches(Plan& plan) {
 // planned them may have died.
 void ReduceTree::end_branches(const ObjectId& target, Plan& plan) {
   if (plan.limbs.empty()) return;
+  if (plan.is_wide()) {
+    drop_wide(plan);
+    plan.branch_use = BranchUse::kTree;
+    return;
+  }
   cancel_branches(plan);
   plan.inputs.clear();
   plan.placed = SourceSet{};

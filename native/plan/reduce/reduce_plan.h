@@ -3,6 +3,7 @@
 // its stripes, its branches. Plain data, which ReduceTree changes.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,9 +18,13 @@ namespace hoplite {
 using ReduceSite = std::vector<ReduceSource>;  // the sources that one node has
 
 struct ReduceBranch {
-  NodeId owner;
-  ObjectId limb;  // the branch of the root above it, or itself
-  ReduceOwn own;  // as sent to its owner
+  std::vector<NodeId> owners;  // by stripe
+  ObjectId limb;               // the branch of the root above it, or itself
+  ReduceOwn own;               // as sent to its owners, except for the stripe
+
+  [[nodiscard]] bool is_owner(NodeId node) const {
+    return std::find(owners.begin(), owners.end(), node) != owners.end();
+  }
 };
 
 struct ReducePlan {
@@ -38,10 +43,14 @@ struct ReducePlan {
   //
   //   from           event                                          to
   //   kTree          a chain is chosen, with its only owner         kUnary
-  //   kTree, kUnary  two nodes of a branch can't reach each other   kNone
+  //   kTree          two levels are chosen, with all their owners   kWide
+  //   kWide          a new view comes                               kTree
+  //   any            two nodes of a branch can't reach each other   kNone
+  //   kWide          a node dies, or has no room                    kNone
   enum class BranchUse : std::uint8_t {
     kTree,   // branches, as many as the model says
     kUnary,  // one branch, of all other nodes; for a large object
+    kWide,   // branches in stripes, which all their nodes own; for a large object
     kNone,   // no branch any more
   };
 
@@ -78,6 +87,7 @@ struct ReducePlan {
   [[nodiscard]] bool has_ended() const { return state.phase != ReducePhase::kRunning; }
   [[nodiscard]] bool may_branch() const { return branch_use != BranchUse::kNone; }
   [[nodiscard]] bool is_unary() const { return branch_use == BranchUse::kUnary; }
+  [[nodiscard]] bool is_wide() const { return branch_use == BranchUse::kWide; }
   [[nodiscard]] NodeId holder_of(std::uint32_t index) const;  // kNoNode: not located yet
 };
 

@@ -32,7 +32,68 @@ std::int64_t tree_ns(const ReduceCase& reduce, std::uint32_t degree) {
   return depth * kHopNs + pulled + (depth - 1) * pulled / blocks;
 }
 
+std::int64_t blocks_of(const ReduceCase& reduce) {
+  const std::uint64_t block = std::max<std::uint64_t>(reduce.block_bytes, 1);
+  return std::max<std::int64_t>(static_cast<std::int64_t>((reduce.size_bytes + block - 1) / block),
+                                1);
+}
+std::int64_t part(std::int64_t whole, std::int64_t parts) { return (whole + parts - 1) / parts; }
+std::int64_t frame_ns(const ReduceCase& reduce) {
+  return copy_ns(reduce, reduce.block_bytes) + kMessageNs;
+}
+// Nodes or stripes that share the blocks evenly, as far as one level allows.
+std::int64_t owners_max(const ReduceCase& reduce, std::int64_t nodes) {
+  return std::min<std::int64_t>({nodes, blocks_of(reduce), kStripesMax});
+}
+
+// Time until the last block of the result is folded, from when the sources are known. The planner
+// tells each owner, an owner asks each node, and a block of each other node comes to its owner.
+std::int64_t flat_ns(const ReduceCase& reduce) {
+  const std::int64_t owners = owners_max(reduce, reduce.nodes);
+  return 2 * owners * kMessageNs +
+         (reduce.nodes - 1) * part(blocks_of(reduce), owners) * frame_ns(reduce);
+}
+std::int64_t unary_ns(const ReduceCase& reduce) {
+  return reduce.nodes * (kHopNs + frame_ns(reduce)) + blocks_of(reduce) * frame_ns(reduce);
+}
+// A block of each node comes to its owner in the branch, and one of each branch to the result's.
+std::int64_t wide_ns(const ReduceCase& reduce, const WideShape& shape) {
+  const std::int64_t told = std::int64_t{shape.branches} * shape.branch_stripes + shape.stripes;
+  const std::int64_t asked = shape.branch_stripes + shape.stripes / shape.branch_stripes;
+  const std::int64_t below = part(reduce.nodes, shape.branches) - 1;
+  const std::int64_t blocks = blocks_of(reduce);
+  const std::int64_t folded = below * part(blocks, shape.branch_stripes) +
+                              (shape.branches - 1) * part(blocks, shape.stripes);
+  return 2 * kHopNs + (told + asked) * kMessageNs + folded * frame_ns(reduce);
+}
+
 }  // namespace
+
+bool is_telling_longer(const ReduceCase& reduce) {
+  return copy_ns(reduce, reduce.size_bytes) < reduce.nodes * kMessageNs;
+}
+
+// Two levels must save an eighth, because a loss in them costs the whole fold.
+WideShape choose_wide(const ReduceCase& reduce, std::uint32_t able) {
+  const std::int64_t one_level = std::min(flat_ns(reduce), unary_ns(reduce));
+  std::int64_t least = one_level - one_level / 8;
+  WideShape best;
+  for (std::uint32_t branches = 2; branches <= able / 2; ++branches) {
+    // The fewest owners of which none has more blocks.
+    const std::int64_t blocks = blocks_of(reduce);
+    const std::int64_t of_branch = part(blocks, part(blocks, owners_max(reduce, able / branches)));
+    // A node owns at most one stripe of the result, and none of the last branch does.
+    const auto times = std::min<std::int64_t>(owners_max(reduce, reduce.nodes) / of_branch,
+                                              std::max(branches - 1, 1U));
+    const WideShape shape{branches, static_cast<std::uint16_t>(of_branch),
+                          static_cast<std::uint16_t>(of_branch * times)};
+    const std::int64_t took = wide_ns(reduce, shape);
+    if (took >= least) continue;
+    least = took;
+    best = shape;
+  }
+  return best;
+}
 
 // Both need a copy's time. A chain adds a hop and a block's time for each node. Stripes add two
 // hops, and twice a block's time for each node: a row has one block of each member, and is whole

@@ -25,6 +25,20 @@ struct ReduceCase {
 // fold at once and send to the root.
 [[nodiscard]] bool is_unary_shorter(const ReduceCase& reduce);
 
+// A large reduce in two levels. A wide branch folds the sources of its nodes in stripes, each on
+// one of them, and the owner of a stripe of the result pulls it from all branches (decision 5p).
+struct WideShape {
+  std::uint32_t branches = 0;  // 0: one level takes no longer
+  std::uint16_t branch_stripes = 0;
+  std::uint16_t stripes = 0;  // of the result: a multiple of the branches' stripes
+};
+// `able`: nodes of the case that may own stripes. Cost: O(nodes).
+[[nodiscard]] WideShape choose_wide(const ReduceCase& reduce, std::uint32_t able);
+
+// True if telling all nodes that they own stripes takes longer than a copy. A node that owns a
+// stripe of a branch and reads the result then receives both one after the other anyway.
+[[nodiscard]] bool is_telling_longer(const ReduceCase& reduce);
+
 // True if `late` of `nodes` nodes, which all read the result, are to own no stripe: the reduce
 // takes less time when their sources come last, and at most a `part`-th more when they come at
 // once.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/units.h"
+#include "plan/broadcast/broadcast.h"
 
 namespace hoplite {
 namespace {
@@ -38,6 +39,39 @@ TEST(ReduceShape, AUnaryTreeIsShorterWhereABlockTakesLongerThanAHop) {
   EXPECT_TRUE(is_unary(7, 32_KiB, kOfTenGbit));
   EXPECT_FALSE(is_unary(63, 32_KiB, kOfTenGbit));
   EXPECT_TRUE(is_unary(1, 8_KiB, kOfTenGbit)) << "one that sends what it has";
+}
+
+ReduceCase large(std::uint32_t nodes, std::uint64_t size_bytes) {
+  return {.nodes = nodes,
+          .size_bytes = size_bytes,
+          .block_bytes = choose_block_bytes(size_bytes, EngineConfig{})};
+}
+
+TEST(ReduceShape, ManyNodesTakeTwoLevelsWhereThatSavesAnEighth) {
+  for (const std::uint64_t bytes : {128_KiB, 256_KiB, 1_MiB, 4_MiB, 32_MiB}) {
+    for (const std::uint32_t nodes : {2U, 3U, 8U, 16U}) {
+      EXPECT_EQ(choose_wide(large(nodes, bytes), nodes).branches, 0U) << nodes << " " << bytes;
+    }
+    for (const std::uint32_t nodes : {200U, 256U, 512U, 1024U, 4096U}) {
+      EXPECT_GE(choose_wide(large(nodes, bytes), nodes - 2).branches, 2U) << nodes << " " << bytes;
+    }
+  }
+  for (const std::uint64_t bytes : {1_MiB, 32_MiB}) {
+    EXPECT_EQ(choose_wide(large(64, bytes), 64).branches, 0U) << bytes;
+  }
+}
+
+TEST(ReduceShape, OfTwoLevelsANodeOwnsOneStripeOfEachAtMost) {
+  for (const std::uint64_t bytes : {128_KiB, 1_MiB, 32_MiB}) {
+    for (std::uint32_t nodes = 16; nodes < 1024; nodes += 7) {
+      const WideShape shape = choose_wide(large(nodes, bytes), nodes - 1);
+      if (shape.branches == 0) continue;
+      EXPECT_LE(shape.branches * shape.branch_stripes, nodes - 1);
+      EXPECT_LE(shape.stripes, kStripesMax);
+      EXPECT_EQ(shape.stripes % shape.branch_stripes, 0);
+      EXPECT_LT(shape.stripes / shape.branch_stripes, shape.branches) << "none in the last branch";
+    }
+  }
 }
 
 TEST(ReduceShape, SlowLinksMakeAChainOfFewNodes) {

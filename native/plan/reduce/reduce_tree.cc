@@ -179,9 +179,7 @@ void ReduceTree::handle_link_up(NodeId node, const Membership& view) {
     if (plan.has_ended()) {
       if (plan.is_wanted() && plan.caller == node) parcels_.push_back({node, plan.state});
     } else {
-      for (const auto& [id, branch] : plan.branches) {
-        if (branch.owner == node) parcels_.push_back({node, branch.own});
-      }
+      for (const auto& [id, branch] : plan.branches) tell_branch(branch, node);
       advance(target, plan, view);
     }
   }
@@ -327,6 +325,7 @@ std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& v
 }
 
 void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Membership& view) {
+  if (plan.owners.empty() && place_wide(target, plan, view)) return;
   const NodeId root = plan.owners.empty() ? unary_root(plan, view) : kNoNode;
   if (root != kNoNode) {
     plan.branch_use = BranchUse::kUnary;
@@ -391,6 +390,11 @@ void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {
       if (plan.owners[i] == owner) own.owned.emplace_back(static_cast<std::uint16_t>(i));
     }
     own.members.assign(plan.inputs.begin() + static_cast<std::ptrdiff_t>(first), plan.inputs.end());
+    for (ReduceSource& member : own.members) {
+      if (!plan.is_wide()) break;
+      const std::vector<NodeId>& owners = plan.branches.at(member.object).owners;
+      member.holder = owners[own.owned.front().value % owners.size()];
+    }
     plan.told[owner] = plan.inputs.size();
     parcels_.push_back({owner, std::move(own)});
   }

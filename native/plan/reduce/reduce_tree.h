@@ -83,6 +83,13 @@ class ReduceTree {
                                          const Membership& view);
   void undo_limb(const ObjectId& target, Plan& plan, const ObjectId& limb);
   void undo_limbs_at(const ObjectId& target, Plan& plan, NodeId node);
+  bool place_wide(const ObjectId& target, Plan& plan, const Membership& view);
+  ReduceSource add_wide(const ObjectId& target, Plan& plan, std::span<const Site> sites,
+                        std::uint16_t stripes, const Membership& view);
+  void drop_wide(Plan& plan);
+  [[nodiscard]] ReduceOwn branch_own(const Plan& plan, const ObjectId& branch,
+                                     std::vector<ReduceSource> inputs) const;
+  void tell_branch(const ReduceBranch& branch, NodeId owner);
   [[nodiscard]] NodeId unary_root(const Plan& plan, const Membership& view) const;
   void drop_unary(const ObjectId& target, Plan& plan);
   void lose_input(const ObjectId& target, Plan& plan, std::uint32_t index);
