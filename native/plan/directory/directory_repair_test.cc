@@ -188,16 +188,48 @@ TEST_F(DirectoryTest, LeasesAllStripesOfAReceiverInOneMessage) {
   EXPECT_EQ(directory_.stats().regrants, 0U) << "claims of one turn have one plan";
 }
 
-// Stripes of a result come from owners that the home tells one after the other.
-class Results : public DirectoryTest {
+class ManyMembers : public DirectoryTest {
  protected:
-  Results() {
+  ManyMembers() {
     std::vector<NodeId> nodes;
     for (std::uint64_t node = 1; node <= 48; ++node) nodes.emplace_back(node);
     change_view(nodes);
     for (const NodeId node : nodes) done(node);
     take();
   }
+};
+
+// The questions of 48 members take the home's port longer than a copy.
+TEST_F(ManyMembers, LeaveTheHomeALeaf) {
+  has(kA);
+  wants(kHome);
+  expect_silence();
+  wants(kB);
+  std::map<NodeId, NodeId> senders;
+  for (const Parcel& parcel : take()) senders[parcel.to] = read_lease(parcel).sender;
+  EXPECT_EQ(senders, (std::map<NodeId, NodeId>{{kB, kA}, {kHome, kB}}));
+  wants(kC);
+  EXPECT_NE(only<Granted>(kC).sender, kHome);
+}
+
+TEST_F(ManyMembers, LetTheHomeWaitForTwoHopsWhereItIsAlone) {
+  has(kA);
+  wants(kHome);
+  expect_silence();
+  elapse(Duration{2 * kHopNs});
+  EXPECT_EQ(only<Granted>(kHome).sender, kA);
+}
+
+TEST_F(ManyMembers, TakeTheHomeIntoAPlanOfAll) {
+  for (std::uint64_t node = 3; node <= 48; ++node) wants(NodeId{node});
+  wants(kHome);
+  has(kA);
+  EXPECT_EQ(take().size(), 47U);
+}
+
+// Stripes of a result come from owners that the home tells one after the other.
+class Results : public ManyMembers {
+ protected:
   void owns(NodeId owner, std::size_t stripe) {
     Claim claim = claim_of({.target_epoch = 1, .committed = false, .pinned = true});
     claim.stripes.resize(2);

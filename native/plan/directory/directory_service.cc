@@ -17,13 +17,33 @@ Duration beginning_of(const ObjectMeta& meta) {
   return {static_cast<std::int64_t>(meta.size_bytes / 10)};  // bytes per 1.25 GB/s are 0.8 ns each
 }
 
-// `live`: number of live members of the view, including the holder.
-BroadcastSize size_of(const DirectoryEntry& entry, const EngineConfig& config, std::size_t live) {
+std::size_t count_waiting(const DirectoryEntry& entry) {
   const auto waiting = std::count_if(entry.holders.begin(), entry.holders.end(),
                                      [](const auto& holder) { return holder.second.wants; });
+  return static_cast<std::size_t>(waiting);
+}
+
+// True if questions of all members take the home's port longer than a copy and its messages, and
+// than two hops. Everything else then comes late to the home, so it should feed no other receiver.
+// False if all wait for a plan: they have asked before.
+bool is_swamped(const DirectoryEntry& entry, const EngineConfig& config, std::size_t live) {
+  const std::int64_t heard_ns = static_cast<std::int64_t>(live) * kMessageNs;
+  const double bytes_ns = static_cast<double>(entry.meta.size_bytes) * 1e9 /
+                          static_cast<double>(config.link_bytes_per_s);
+  const std::int64_t copy_ns =
+      static_cast<std::int64_t>(bytes_ns) + entry.meta.block_count() * kMessageNs;
+  const bool all_wait = count_waiting(entry) + 1 >= live && is_untouched(entry);
+  return heard_ns > std::max(copy_ns, 2 * kHopNs) && !all_wait;
+}
+
+// `live`: number of live members of the view, including the holder.
+BroadcastSize size_of(const DirectoryEntry& entry, const EngineConfig& config, std::size_t live) {
+  const auto own = entry.holders.find(config.node);
+  const bool is_leaf =
+      own != entry.holders.end() && own->second.wants && is_swamped(entry, config, live);
   return {.size_bytes = entry.meta.size_bytes,
           .block_bytes = entry.meta.block_bytes,
-          .waiting = static_cast<std::size_t>(waiting),
+          .waiting = count_waiting(entry) - (is_leaf ? 1 : 0),
           .members = live - std::min<std::size_t>(live, 1),
           .link_bytes_per_s = config.link_bytes_per_s};
 }
@@ -35,9 +55,8 @@ std::uint16_t stripes_for(const DirectoryEntry& entry, const EngineConfig& confi
   return static_cast<std::uint16_t>(std::min<std::uint32_t>(config.broadcast_stripes, blocks));
 }
 
-// Receivers of a result that are told once of all stripes. Telling fewer of them twice takes less
-// than five hops.
-constexpr std::ptrdiff_t kReceiversTogetherMin = 32;
+// Receivers that are told once of all stripes. Telling fewer of them twice takes under five hops.
+constexpr std::size_t kReceiversTogetherMin = 32;
 
 // True if the node is to be a leaf, or gets the stripe through such a node.
 bool is_below_slow(const DirectoryEntry& entry, NodeId node, std::size_t stripe) {
@@ -48,6 +67,22 @@ bool is_below_slow(const DirectoryEntry& entry, NodeId node, std::size_t stripe)
     const DirectoryEntry::Edge& edge = it->second.stripes[stripe];
     if (edge.state != StripeState::kReceiving || edge.orphan) return false;
     node = edge.sender;
+  }
+  return false;
+}
+
+// Many receivers of a result wait until each stripe has an owner, so that the home tells each once.
+// No receiver has the result before the last owner folds its stripe.
+bool awaits_owners(const DirectoryEntry& entry) {
+  if (entry.target_epoch.value == 0 || entry.committed) return false;
+  if (count_waiting(entry) < kReceiversTogetherMin) return false;
+  for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
+    const bool is_owned =
+        std::any_of(entry.holders.begin(), entry.holders.end(), [&](const auto& holder) {
+          return holder.second.stripes.size() > stripe &&
+                 holder.second.stripes[stripe].state >= StripeState::kRoot;
+        });
+    if (!is_owned) return true;
   }
   return false;
 }
@@ -142,8 +177,10 @@ void Directory::decide_stripes(Entry& entry) const {
 }
 
 SenderRoom Directory::room_of(const Entry& entry) const {
-  return {.edges = entry.stripe_count,
-          .depth = choose_depth(size_of(entry, config_, live_.size()), entry.stripe_count)};
+  const auto depth = choose_depth(size_of(entry, config_, live_.size()), entry.stripe_count);
+  // Receivers that come over more than a copy's time find nodes that have sent theirs.
+  const bool has_time = is_swamped(entry, config_, live_.size()) && depth != UINT32_MAX;
+  return {.edges = entry.stripe_count, .depth = has_time ? (depth + 1) / 2 : depth};
 }
 
 // Returns why an object is lost, or nothing. It is lost when some stripe has neither a complete nor
@@ -242,32 +279,26 @@ void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
   }
 }
 
-// Many receivers of a result wait until each stripe has an owner, so that the home tells each once.
-// No receiver has the result before the last owner folds its stripe.
-static bool awaits_owners(const DirectoryEntry& entry) {
-  if (entry.target_epoch.value == 0 || entry.committed) return false;
-  const auto waiting = std::count_if(entry.holders.begin(), entry.holders.end(),
-                                     [](const auto& holder) { return holder.second.wants; });
-  if (waiting < kReceiversTogetherMin) return false;
-  for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
-    const bool is_owned =
-        std::any_of(entry.holders.begin(), entry.holders.end(), [&](const auto& holder) {
-          return holder.second.stripes.size() > stripe &&
-                 holder.second.stripes[stripe].state >= StripeState::kRoot;
-        });
-    if (!is_owned) return true;
-  }
-  return false;
-}
-
 void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now) {
   if (awaits_owners(entry)) return;
   const bool is_first = is_untouched(entry);
   if (is_first && grant_whole_plan(object, entry, now)) return;
   if (is_first) entry.interiors_until = now + beginning_of(entry.meta);
   SenderEdges edges;
-  for (auto& [node, holder] : entry.holders) {
-    if (!holder.wants) continue;
+  std::vector<NodeId> receivers;
+  for (const auto& [node, holder] : entry.holders) {
+    if (holder.wants) receivers.push_back(node);
+  }
+  // A swamped home comes last. Alone it waits for two hops, so that another receiver feeds it.
+  if (is_swamped(entry, config_, live_.size())) {
+    std::ranges::stable_partition(receivers, [&](NodeId node) { return node != config_.node; });
+    const bool is_alone = receivers.size() == 1 && receivers[0] == config_.node;
+    const Instant turn =
+        is_alone ? entry.holders.at(config_.node).since + Duration{2 * kHopNs} : now;
+    if (now < turn) return wake_at(entry, turn);
+  }
+  for (const NodeId node : receivers) {
+    const Holder& holder = entry.holders.at(node);
     const auto before = entry.last_lease;
     join_as_interior(object, entry, node, now);
     if (edges.empty() || entry.last_lease > before) edges = edges_by_sender(entry, now);
@@ -308,7 +339,9 @@ bool Directory::grant_whole_plan(const ObjectId& object, Entry& entry, Instant n
   if (entry.target_epoch.value > 0 || entry.stripe_count == 0) return false;
   NodeId origin = kNoNode;
   std::vector<NodeId> receivers;
+  const bool is_leaf = is_swamped(entry, config_, live_.size());
   for (const auto& [node, holder] : entry.holders) {
+    if (is_leaf && node == config_.node && holder.wants) continue;
     const bool is_sound =
         std::none_of(holder.stripes.begin(), holder.stripes.end(),
                      [](const Edge& edge) { return edge.orphan || edge.failed != kNoNode; });
@@ -434,6 +467,7 @@ std::vector<SenderCandidate> Directory::find_candidates(const Entry& entry, Node
                                                         const SenderEdges& edges) const {
   const Edge& wanted = entry.holders.at(receiver).stripes[stripe];
   std::vector<SenderCandidate> candidates;
+  const NodeId swamped = is_swamped(entry, config_, live_.size()) ? config_.node : kNoNode;
   for (const auto& [node, holder] : entry.holders) {
     const Edge& edge = holder.stripes[stripe];
     if (node == receiver || edge.state == StripeState::kIdle || edge.orphan) continue;
@@ -441,24 +475,23 @@ std::vector<SenderCandidate> Directory::find_candidates(const Entry& entry, Node
     if (!depth) continue;
     const bool receives = edge.state == StripeState::kReceiving;
     const auto of_node = edges.find(node);
-    candidates.push_back({.node = node,
-                          .complete = edge.state == StripeState::kComplete,
-                          .origin = holder.pinned,
-                          .failed = node == wanted.failed,
-                          .slow = is_below_slow(entry, node, stripe),
-                          .behind = receives && edge.course.ready < wanted.course.ready,
-                          .preferred = entry.target_epoch.value > 0
-                                           ? edge.state == StripeState::kRoot
-                                           : holder.slot % entry.stripe_count == stripe,
-                          .depth = *depth,
-                          .edges = of_node == edges.end() ? 0 : of_node->second});
+    candidates.push_back(
+        {.node = node,
+         .complete = edge.state == StripeState::kComplete,
+         .origin = holder.pinned,
+         .failed = node == wanted.failed,
+         .slow = is_below_slow(entry, node, stripe) || (node == swamped && receives),
+         .behind = receives && edge.course.ready < wanted.course.ready,
+         .preferred = entry.target_epoch.value > 0 ? edge.state == StripeState::kRoot
+                                                   : holder.slot % entry.stripe_count == stripe,
+         .depth = *depth,
+         .edges = of_node == edges.end() ? 0 : of_node->second});
   }
   return candidates;
 }
 
 // Returns the number of edges between `node` and a complete or producing holder. Returns nothing if
-// `node` depends on `receiver` or on a node that died. The walk ends because it takes at most as
-// many steps as there are holders.
+// `node` depends on `receiver` or on a node that died. The walk takes one step a holder at most.
 std::optional<std::uint32_t> Directory::depth_of(const Entry& entry, NodeId node, NodeId receiver,
                                                  std::size_t stripe) const {
   std::uint32_t depth = 0;
