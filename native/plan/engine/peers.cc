@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/engine/peers.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "plan/engine/owners.h"
 
@@ -165,12 +167,13 @@ void Peers::handle_resync_wanted(NodeId from) {
 void Peers::resync(std::optional<NodeId> only_to, const ResyncDone& end) {
   // ResyncWanted goes first. It makes the peer treat this node's claims as stale, and the claims
   // that follow renew them.
-  for (const NodeId peer : engine_.outgoing.links()) {
-    const bool is_asked = !only_to || peer == *only_to;
-    if (!is_asked || !parked_.take_dropped(peer, view_.epoch())) continue;
+  const auto ask = [&](NodeId peer) {
+    if (!parked_.take_dropped(peer, view_.epoch())) return;
     resyncs_awaited_.insert(peer);
     engine_.outgoing.send(peer, ResyncWanted{});
-  }
+  };
+  if (!only_to) std::ranges::for_each(engine_.outgoing.links(), ask);
+  if (only_to && engine_.outgoing.is_up(*only_to)) ask(*only_to);
   engine_.keeping.repeat_deletions(only_to);
   engine_.objects.repeat_claims(only_to);
   engine_.folds.repeat_reports(only_to);
