@@ -21,12 +21,13 @@ constexpr Duration kTombstoneLifeHere = 200_ms;  // so that each case finds empt
 constexpr std::size_t kAllgatherNodesMax = 256;
 constexpr Duration kFrameTime = 5_us;  // of a core at each end of a frame
 constexpr std::uint64_t kStoredArenaBytes = 2_MiB;
+// Slots of a small allreduce take two blocks of 8 KiB of each of 1,024 sources; as much is left.
+constexpr std::uint64_t kSmallArenaBytes = 32_MiB;
 
 class Scale {
  public:
   Scale(std::size_t nodes, std::uint64_t size_bytes)
-      : size_bytes_(size_bytes),
-        cluster_(config_of(nodes, std::max<std::uint64_t>(1, size_bytes / kStoredBytesMax))) {
+      : size_bytes_(size_bytes), cluster_(config_of(nodes, stands_for(size_bytes))) {
     cluster_.run_for(1_s);  // all links are up and each node has been heard
   }
 
@@ -125,10 +126,15 @@ class Scale {
   }
 
  private:
+  // A small object travels in messages, with all of its bytes.
+  static std::uint64_t stands_for(std::uint64_t size_bytes) {
+    if (size_bytes <= kInlineBytesMax) return 1;
+    return std::max<std::uint64_t>(1, size_bytes / kStoredBytesMax);
+  }
   static ClusterConfig config_of(std::size_t nodes, std::uint64_t stands_for) {
     ClusterConfig config;
     config.nodes = nodes;
-    config.engine.arena_bytes = kStoredArenaBytes * stands_for;
+    config.engine.arena_bytes = stands_for > 1 ? kStoredArenaBytes * stands_for : kSmallArenaBytes;
     config.engine.tombstone_life = kTombstoneLifeHere;
     config.network.stands_for = stands_for;
     config.network.hearing_time = kFrameTime;
@@ -262,6 +268,8 @@ void measure_scale(const ScaleOptions& options, const std::function<void(const S
         tell(scale.gather(false));
         if (nodes <= kAllgatherNodesMax) tell(scale.gather(true));
       }
+      // Each object has a copy at its home, and an arena is not to be more than half full.
+      if (options.directory_objects * size_bytes > nodes * kStoredArenaBytes / 4) continue;
       tell(scale.many_objects(options.directory_objects));
       tell(scale.change_of_the_view(options.directory_objects));
     }

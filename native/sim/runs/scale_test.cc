@@ -13,18 +13,19 @@ namespace {
 TEST(Scale, EveryCaseIsCountedAndNoneFails) {
   constexpr std::size_t kNodes = 6;
   std::map<std::pair<std::string, std::uint64_t>, ScaleRow> rows;
-  measure_scale({.nodes = {kNodes}, .sizes_bytes = {1_KiB, 1_MiB}, .directory_objects = 120},
-                [&](const ScaleRow& row) {
-                  for (const auto& failure : row.failures) {
-                    ADD_FAILURE() << row.name << ": " << failure;
-                  }
-                  EXPECT_EQ(row.nodes, kNodes);
-                  EXPECT_GE(row.messages_busiest, row.messages_home);
-                  EXPECT_GE(row.turns, row.turns_busiest);
-                  rows[{row.name, row.size_bytes}] = row;
-                });
-  EXPECT_EQ(rows.size(), 8U + 5U);
-  for (const std::uint64_t size_bytes : {1_KiB, 1_MiB}) {
+  measure_scale(
+      {.nodes = {kNodes}, .sizes_bytes = {1_KiB, 64_KiB, 1_MiB}, .directory_objects = 120},
+      [&](const ScaleRow& row) {
+        for (const auto& failure : row.failures) {
+          ADD_FAILURE() << row.name << ": " << failure;
+        }
+        EXPECT_EQ(row.nodes, kNodes);
+        EXPECT_GE(row.messages_busiest, row.messages_home);
+        EXPECT_GE(row.turns, row.turns_busiest);
+        rows[{row.name, row.size_bytes}] = row;
+      });
+  EXPECT_EQ(rows.size(), 8U + 6U + 5U);
+  for (const std::uint64_t size_bytes : {1_KiB, 64_KiB, 1_MiB}) {
     // All but the home, at most, ask it; each hears of it and says that it is there.
     EXPECT_GE(rows.at({"broadcast", size_bytes}).messages_home, 3 * (kNodes - 2));
     EXPECT_GE(rows.at({"broadcast", size_bytes}).depth, 1U);
