@@ -40,5 +40,18 @@ TEST(Scale, EveryCaseIsCountedAndNoneFails) {
   EXPECT_GE(rows.at({"a node leaves", 1_KiB}).messages, (kNodes - 1) * (kNodes - 2));
 }
 
+// Two levels of a reduce, one grant for all stripes, and a home that feeds no other node.
+TEST(Scale, ManyNodesTakeFewTimesTheBound) {
+  const std::map<std::string, double> most = {{"broadcast", 4},
+                                              {"broadcast, all wait", 3.6},
+                                              {"reduce", 6},
+                                              {"allreduce", 6.5},
+                                              {"broadcast, a relay dies", 8}};
+  measure_scale({.nodes = {256}, .sizes_bytes = {1_MiB}}, [&](const ScaleRow& row) {
+    for (const auto& failure : row.failures) ADD_FAILURE() << row.name << ": " << failure;
+    EXPECT_LE(row.seconds / row.bound_s, most.at(row.name)) << row.name;
+  });
+}
+
 }  // namespace
 }  // namespace hoplite::sim
