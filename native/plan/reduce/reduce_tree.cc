@@ -122,6 +122,13 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
   if (plan.has_ended() || plan.owners.empty()) return;
   if (std::ranges::find(plan.owners, from) == plan.owners.end())
     return drop();  // it missed its Drop
+  if (report.code == Code::kStoreFull && plan.is_wide()) {
+    drop_wide(plan);  // one level needs less room
+    return advance(report.target, plan, view);
+  }
+  // Several owners may lack the room for two levels, and one has said so already.
+  const bool is_of_past = report.target_epoch < plan.target_epoch;
+  if (report.code == Code::kStoreFull && is_of_past && plan.branch_use == BranchUse::kNone) return;
   if (report.code != Code::kOk) return fail(report.target, plan, report.code, report.text);
   if (report.target_epoch == plan.target_epoch) {  // else its next report is of this epoch
     for (const std::uint32_t index : report.lost) lose_input(report.target, plan, index);
@@ -348,6 +355,7 @@ void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Members
   }
   for (std::size_t i = 0; i < plan.owners.size(); ++i) {
     if (view.is_live(plan.owners[i])) continue;
+    HOPLITE_CHECK(!plan.is_wide());  // which ends with a death
     plan.owners[i] = able[i % able.size()];
     plan.told.erase(plan.owners[i]);
     plan.folded.erase(StripeIndex{static_cast<std::uint16_t>(i)});

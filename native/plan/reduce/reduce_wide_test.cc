@@ -147,6 +147,28 @@ TEST_F(WideReduce, IsOneLevelIfANodeHasNoRoomForABranch) {
   expect_one_level(before);
 }
 
+TEST_F(WideReduce, IsOneLevelIfNodesHaveNoRoomForTheResult) {
+  const auto before = names();
+  ReduceReport news;
+  news.target = target_;
+  news.target_epoch = TargetEpoch{1};
+  news.code = Code::kStoreFull;
+  tree_.handle_report(owns_.begin()->first, news, view_);
+  look();
+  expect_one_level(before);
+  const NodeId owner = owns_.begin()->first;
+  tree_.handle_report(owner, news, view_);  // of the two levels as well
+  EXPECT_EQ(tree_.poll_parcel(), std::nullopt);
+  news.target_epoch = TargetEpoch{2};
+  tree_.handle_report(owner, news, view_);
+  std::optional<Code> answer;
+  while (const auto parcel = tree_.poll_parcel()) {
+    const auto* state = std::get_if<ReduceState>(&parcel->body);
+    if (state != nullptr && parcel->to == kCaller) answer = state->code;
+  }
+  EXPECT_EQ(answer, Code::kStoreFull);
+}
+
 TEST_F(WideReduce, FailsForAnyOtherReason) {
   report(Code::kCancelled, {});
   look();

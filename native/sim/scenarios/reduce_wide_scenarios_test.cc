@@ -16,8 +16,9 @@ class WideReduces : public Scenario {
   static ObjectId source(std::uint32_t index) { return object_named(100 + index); }
 
   // Source i, of two blocks, on node i; all but the spares are members.
-  Cluster& start_reduce(bool everywhere) {
-    Cluster& cluster = start(kNodes, [](ClusterConfig& c) {
+  Cluster& start_reduce(bool everywhere, std::uint64_t arena_bytes = 0) {
+    Cluster& cluster = start(kNodes, [arena_bytes](ClusterConfig& c) {
+      if (arena_bytes > 0) c.engine.arena_bytes = arena_bytes;
       c.engine.reduce_stripes = 0;
       c.check_every = 1000;
     });
@@ -53,6 +54,15 @@ TEST_P(WideReduces, SumAllSourcesForOneReaderAndForAll) {
     expect_value(*reduce_);
     for (Request* get : gets_) expect_value(*get);
     EXPECT_GE(branches(), 2U);
+    TearDown();
+  }
+}
+
+TEST_P(WideReduces, HaveOneLevelWhereThereIsNoRoomForTwo) {
+  for (const bool everywhere : {false, true}) {
+    start_reduce(everywhere, 768_KiB);  // two slabs, and the eighth that only folds have
+    expect_value(*reduce_);
+    for (Request* get : gets_) expect_value(*get);
     TearDown();
   }
 }

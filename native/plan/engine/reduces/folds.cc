@@ -123,7 +123,8 @@ void Folds::own_stripes(const ReduceOwn& own, Folding& folding, LocalObject& obj
 }
 
 // Reserves result and workspace together or not at all, so that no two folds wait for each other's
-// memory. Only stripes that move here later ask for more; their request fails after the grace.
+// memory. Only stripes that move here later ask for more, and the result of two levels waits behind
+// a branch here; these requests fail after the grace.
 // Returns false if the arena could never hold it.
 bool Folds::reserve_fold(Folding& folding, const LocalObject& object) {
   const ReduceOwn& own = folding.accumulator.own();
