@@ -130,9 +130,11 @@ void Node::run() noexcept {
   ::pthread_setname_np(::pthread_self(), "hoplite-node");
   trace_.install();
   while (!commands_.is_stopping()) {
-    const auto waiting = std::exchange(waiting_, Waiting::kAsleep);
-    const auto ready = parts_.poller->wait(wait_max(), waiting);  // the turn's only wait
-    const Instant now = read_clock();  // the only clock that decisions see
+    const auto wait = wait_max();
+    const bool may_wait = wait != Duration{0};  // else the look is left for the next wait
+    const auto waiting = may_wait ? std::exchange(waiting_, Waiting::kAsleep) : Waiting::kAsleep;
+    const auto ready = parts_.poller->wait(wait, waiting);  // the turn's only wait
+    const Instant now = read_clock();                       // the only clock that decisions see
     Budget incoming{config_.turn.bytes_max / 2};
     handle_ready(ready, incoming, now);
     const std::uint64_t came_bytes = config_.turn.bytes_max / 2 - incoming.bytes;
