@@ -32,8 +32,8 @@ bool is_swamped(const DirectoryEntry& entry, const EngineConfig& config, std::si
                           static_cast<double>(config.link_bytes_per_s);
   const std::int64_t copy_ns =
       static_cast<std::int64_t>(bytes_ns) + entry.meta.block_count() * kMessageNs;
-  const bool all_wait = count_waiting(entry) + 1 >= live && is_untouched(entry);
-  return heard_ns > std::max(copy_ns, 2 * kHopNs) && !all_wait;
+  if (heard_ns <= std::max(copy_ns, 2 * kHopNs)) return false;
+  return count_waiting(entry) + 1 < live || !is_untouched(entry);
 }
 
 // `live`: number of live members of the view, including the holder.
