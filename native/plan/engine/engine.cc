@@ -196,6 +196,7 @@ std::optional<Action> Engine::State::poll_action() {
 void Engine::State::settle() {
   is_settled_ = true;
   outgoing.begin_turn();
+  transfers.open_held_back();
   bool is_done = false;
   for (std::size_t step = 0; !is_done && step < config.steps_per_turn_max; ++step) {
     objects.admit();

@@ -35,6 +35,8 @@ class Transfers {
   void handle_grant(NodeId from, const Grant& grant);
   void handle_block_landed(const BlockLanded& event);
   void handle_receive_closed(const ReceiveClosed& event);
+  void open_held_back();  // once for all receives that have closed in a turn
+  [[nodiscard]] bool has_closed() const { return has_closed_; }
   void handle_pull_refused(NodeId from, TransferId transfer);
   // ---- sending ----
   void handle_pull_start(NodeId from, TransferId transfer, const PullStart& start);
@@ -83,6 +85,7 @@ class Transfers {
   Sender sender_;
   std::map<TransferId, Pull> pulls_;
   std::set<TransferId> held_back_;  // those of that stage
+  bool has_closed_ = false;         // since the last open_held_back()
   std::uint64_t last_transfer_;
   // Pulls from nodes that this node does not reach, and when they fail. Until then the node that
   // named the sender may learn better, and it does not name two such senders in endless turns.

@@ -413,7 +413,8 @@ void Folds::check_invariants() const {
     const ReduceOwn& own = folding.accumulator.own();
     const LocalObject* result = engine_.objects.find(target);
     HOPLITE_CHECK(result != nullptr && result->target_epoch == own.target_epoch);
-    HOPLITE_CHECK(held_back_.contains(target) != may_write(folding, *result));
+    const bool is_held_back = held_back_.contains(target);
+    HOPLITE_CHECK(engine_.transfers.has_closed() || is_held_back != may_write(folding, *result));
     for (const auto& [index, member] : folding.accumulator.members()) {
       const bool is_awaited = folding.news.contains(index) || folding.here.contains(index) ||
                               folding.waiting.contains(index) ||
