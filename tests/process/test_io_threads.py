@@ -39,7 +39,8 @@ def test_a_broadcast_arrives_by_threads(cluster: MakeNodes, listen: tuple[str, .
     for each in pending:
         np.testing.assert_array_equal(each.result(WAIT_S).value, array)
     after = run_times_s(nodes, 0)
-    assert min(then - now for now, then in zip(before, after, strict=True)) > 0.001
+    busy = [then - now > 0.001 for now, then in zip(before, after, strict=True)]
+    assert sum(busy) >= len(listen)  # a peer's connections have a thread each
 
 
 def test_a_broadcast_arrives_by_threads_and_tls(
