@@ -32,8 +32,10 @@ def is_under_way(nodes: Nodes, rank: int, before: int = 0) -> None:
     nodes.wait_for(rank, lambda stats: stats.blocks_received > before + 10)
 
 
-def test_the_origin_dies_while_another_holder_lives(cluster: MakeNodes) -> None:
-    nodes = cluster(3, options=SLOW)
+@pytest.mark.parametrize("io_threads", [0, 2])
+def test_the_origin_dies_while_another_holder_lives(cluster: MakeNodes, io_threads: int) -> None:
+    rails = ("127.0.0.1:0",) * max(io_threads, 1)  # a connection for blocks for each thread
+    nodes = cluster(3, options={**SLOW, "io_threads": io_threads}, listen=rails)
     array = numbers(32 * MIB)
     object_id = nodes.put(0, array)
     nodes.get(1, object_id)

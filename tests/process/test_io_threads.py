@@ -1,4 +1,4 @@
-"""Nodes whose blocks are moved by threads: the same bytes, and the same ends."""
+"""Nodes whose blocks are moved by threads: the same bytes. test_failures.py has a death."""
 
 from __future__ import annotations
 
@@ -61,17 +61,6 @@ def test_reduces_are_right_by_threads(cluster: MakeNodes) -> None:
         reduction = nodes[0].reduce(new_id(), ids, timeout_s=WAIT_S)
         for rank in range(4):
             np.testing.assert_array_equal(nodes.get(rank, reduction.target), sum(sources))
-
-
-def test_the_origin_dies_under_load_while_another_holder_lives(cluster: MakeNodes) -> None:
-    nodes = cluster(3, options={**SLOW, **OPTIONS}, listen=TWICE)
-    array = numbers(32 * MIB)
-    object_id = nodes.put(0, array)
-    nodes.get(1, object_id)
-    pending = nodes[2].begin_get(object_id)
-    is_under_way(nodes, 2)
-    nodes.kill(0)
-    np.testing.assert_array_equal(pending.result(WAIT_S).value, array)
 
 
 def test_a_get_that_is_cancelled_amid_its_blocks_frees_its_range(cluster: MakeNodes) -> None:
