@@ -6,7 +6,6 @@
 // Pure; owned by the engine. Invariant: each range that is kept has a place of such a receive.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -35,7 +34,6 @@ class Loans {
   // True if no such receive writes there. Cost of this and the others: O(receives among them).
   [[nodiscard]] bool is_free(const Place& place) const;
 
-  [[nodiscard]] std::size_t size() const { return closed_.size(); }
   [[nodiscard]] const std::map<TransferId, Place>& places() const { return closed_; }
   [[nodiscard]] const std::map<std::uint64_t, Extent>& ranges() const { return kept_; }
   void check_invariants() const;
