@@ -20,7 +20,7 @@ from hoplite_ray.metrics.dashboards import Metric
 _APPLICATION = ("application",)
 _OF = ("application", "deployment")
 _TIMES_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
-_SHARES = (0.25, 0.5, 0.75, 0.9, 1.0)  # of the deadline, to see how close answers come to it
+_SHARES = (0.25, 0.5, 0.75, 0.9, 1.0)  # of a query's limit, to see how close answers come to it
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 # The metrics of each panel.
@@ -32,6 +32,20 @@ PANELS: dict[str, tuple[Metric, ...]] = {
             "ops",
             "by outcome: ok, partial (of an ensemble: some died, or were late), late, failed",
             (*_APPLICATION, "outcome"),
+        ),
+        Metric(
+            "serve_late",
+            "counter",
+            "ops",
+            "that a stage found to be late before they ran: dropped, or put behind all others",
+            _OF,
+        ),
+        Metric(
+            "serve_missed",
+            "counter",
+            "ops",
+            "not answered within the promised latency",
+            _APPLICATION,
         ),
     ),
     "From question to answer": (
@@ -96,9 +110,10 @@ def observe(name: str, value: float, **tags: str) -> None:
     _defer(_metric(name).observe, value, tags)
 
 
-def observe_query(took_s: float, deadline_s: float) -> None:
-    """Add one query's time to a histogram that has the deadline among its bounds."""
-    _defer(_metric("serve_query_ms", deadline_s * 1000).observe, took_s * 1000, {})
+def observe_query(took_s: float, limit_s: float) -> None:
+    """Add one query's time to a histogram that has the promised latency, or else the deadline,
+    among its bounds."""
+    _defer(_metric("serve_query_ms", limit_s * 1000).observe, took_s * 1000, {})
 
 
 def _defer(record: Callable[..., None], value: float, tags: Mapping[str, str]) -> None:
@@ -129,7 +144,7 @@ def _flush() -> None:
 
 
 @cache
-def _metric(name: str, deadline_ms: float | None = None) -> Any:
+def _metric(name: str, limit_ms: float | None = None) -> Any:
     metric = METRICS[name]
     own: Any = tuple(tag for tag in metric.tags if tag not in _OF_SERVE)  # Ray says tuple[str]
     if metric.kind == "gauge":
@@ -137,5 +152,5 @@ def _metric(name: str, deadline_ms: float | None = None) -> Any:
     if metric.kind == "counter":
         return of_serve.Counter(metric.name, metric.meaning, own)
     bounds = _SIZES if metric.unit == "short" else _TIMES_MS
-    shares = () if deadline_ms is None else (share * deadline_ms for share in _SHARES)
+    shares = () if limit_ms is None else (share * limit_ms for share in _SHARES)
     return of_serve.Histogram(metric.name, metric.meaning, sorted({*bounds, *shares}), own)

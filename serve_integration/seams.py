@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ray.serve import Application
 from ray.serve._private.common import RUNNING_REQUESTS_KEY
 from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
 
@@ -15,8 +16,14 @@ __all__ = [
     "RUNNING_REQUESTS_KEY",  # of the number in a replica's statistics by which Serve scales it
     "PowerOfTwoChoicesRequestRouter",  # Serve's own router of a handle
     "begin_routing",
+    "bound_deployment",
     "deployment_of",
 ]
+
+
+def bound_deployment(application: Application) -> Any:
+    """Return what an application wraps, from which another one can be made."""
+    return application._bound_deployment
 
 
 def begin_routing(handle: Any) -> None:

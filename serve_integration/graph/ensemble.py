@@ -204,7 +204,7 @@ class EnsembleIngress:
 
     async def _ask_member(self, name: str, query_id: str, value: Any, left_s: float) -> Any:
         if not self._outlets:
-            return await self._handles[name].remote(query_id, left_s, value)
+            return await self._handles[name].remote(query_id, left_s, 0.0, value)
         query = Query(query_id, 1, "", value, left_s, {})
         outlet = self._outlets[name]
 

@@ -17,6 +17,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from hoplite_ray.serve import metrics
@@ -64,13 +65,14 @@ def in_seconds(deadline_s: float, deadline_ms: float | None) -> float:
     Raises:  ValueError for a value that is no deadline.
     """
     if deadline_ms is None:
-        return _check_deadline("deadline_s", deadline_s, "seconds")
+        return check_limit("deadline_s", deadline_s, "seconds")
     why = "deadline_ms will go with the next release; give deadline_s, in seconds"
     warnings.warn(why, DeprecationWarning, stacklevel=3)
-    return _check_deadline("deadline_ms", deadline_ms, "milliseconds") / 1000
+    return check_limit("deadline_ms", deadline_ms, "milliseconds") / 1000
 
 
-def _check_deadline(name: str, value: float, unit: str) -> float:
+def check_limit(name: str, value: float, unit: str) -> float:
+    """Return a time that an argument has. Raises ValueError for a value that is none."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not 0 < value < math.inf:
         raise ValueError(f"{name}={value!r} must be a number above 0, and finite; give {unit}")
@@ -101,9 +103,11 @@ class Ingress:
         inputs: dict[str, tuple[str, ...]],
         edges: str,
         deadline_s: float,
+        latency_s: float | None,
     ) -> None:
         self._inputs = inputs
         self._deadline_s = deadline_s
+        self._latency_s = latency_s
         self._handles = nodes
         self._outlets = await open_outlets(nodes, edges, QUERY)
         self._first = [outlet for name, outlet in self._outlets.items() if not inputs[name]]
@@ -152,8 +156,11 @@ class Ingress:
                 f"query {query_id} was not answered within {limit_s:g} s, its deadline"
             ) from None
         finally:
+            took_s = time.monotonic() - began_s
             metrics.count("serve_queries", outcome=outcome)
-            metrics.observe_query(time.monotonic() - began_s, self._deadline_s)
+            metrics.observe_query(took_s, self._latency_s or self._deadline_s)
+            if self._latency_s is not None and (took_s > self._latency_s or outcome != "ok"):
+                metrics.count("serve_missed")
 
     async def _ask_by_edges(self, query_id: str, value: Any, limit_s: float) -> Any:
         """Ask a query, and ask it again when the replicas are lost where its inputs would meet."""
@@ -162,7 +169,9 @@ class Ingress:
         deaths, ask = 0, uuid.uuid4().hex
         for attempt in itertools.count(1):
             try:
-                return await self._attempt(query_id, ask, attempt, value, deadline_s, deaths)
+                query = Query(query_id, attempt, "", value, 0.0, {}, deaths, ask=ask)
+                query.grace_s = self._grace_s(limit_s)
+                return await self._attempt(query, deadline_s)
             except JoinLostError as error:
                 logger.debug("query %s is asked again: %s", query_id, error)
                 deaths = max(deaths, error.deaths)
@@ -173,9 +182,7 @@ class Ingress:
                     ) from error
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _attempt(
-        self, query_id: str, ask: str, attempt: int, value: Any, deadline_s: float, deaths: int
-    ) -> Any:
+    async def _attempt(self, query: Query, deadline_s: float) -> Any:
         async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
             joins = {}
             for name, outlet in self._joins.items():
@@ -183,10 +190,9 @@ class Ingress:
                 joins[name] = tuple(random.sample(outlet.replicas, len(outlet.replicas)))
             left_s = deadline_s - time.monotonic()
             calls = [
-                outlet.call(Query(query_id, attempt, "", value, left_s, joins, deaths, ask=ask))
-                for outlet in self._first
+                outlet.call(replace(query, left_s=left_s, joins=joins)) for outlet in self._first
             ]
-            answer = await ask_jointly(calls, attempt)
+            answer = await ask_jointly(calls, query.attempt)
         if isinstance(answer, Merged):
             raise JoinLostError("none of its inputs has the answer", 0)
         return answer
@@ -195,9 +201,15 @@ class Ingress:
         responses: dict[str, Any] = {}
         for name, inputs in self._inputs.items():
             values = [responses[each] for each in inputs] or [value]
-            responses[name] = self._handles[name].remote(query_id, limit_s, *values)
+            responses[name] = self._handles[name].remote(
+                query_id, limit_s, self._grace_s(limit_s), *values
+            )
         async with asyncio.timeout(limit_s):
             return await responses[next(reversed(self._inputs))]
+
+    def _grace_s(self, limit_s: float) -> float:
+        """Return the seconds from the promised latency to a query's deadline."""
+        return 0.0 if self._latency_s is None else max(limit_s - self._latency_s, 0.0)
 
     def __del__(self) -> Coroutine[Any, Any, None] | None:
         """Return what Serve awaits; None if there is nothing to close."""

@@ -9,6 +9,7 @@ ingress then asks the query again as a whole.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Never
 
 from ray import serve
@@ -20,12 +21,61 @@ from hoplite_ray.serve.graph.ingress import (
     EdgesName,
     Ingress,
     check_ingress,
+    check_limit,
     in_seconds,
     ingress_options,
     merge_stages,
 )
+from hoplite_ray.serve.seams import bound_deployment
 from hoplite_ray.serve.stages.declare import AnyStage, Stage, StageLike
 from hoplite_ray.serve.stages.deploy import deployment
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSpec:
+    """All that makes a pipeline: its stages in order, and the arguments of `pipeline`.
+
+    latency_s:  the latency that is promised; None if none is.
+    """
+
+    stages: Mapping[str, AnyStage]
+    edges: EdgesName
+    deadline_s: float
+    replicas: int
+    latency_s: float | None
+
+    def build(self) -> Application:
+        """Return the Serve application."""
+        nodes: dict[str, Any] = {}
+        for name in reversed(self.stages):
+            following = consumers(self.stages, name) if self.edges == "worlds" else []
+            downstream = {each: nodes[each] for each in following}
+            nodes[name] = deployment(self.stages[name], name, downstream)
+        inputs = {name: each.inputs for name, each in self.stages.items()}
+        shown = (
+            nodes
+            if self.edges == "serve"
+            else {name: node for name, node in nodes.items() if len(inputs[name]) != 1}
+        )
+        options = ingress_options(self.replicas, self.deadline_s)
+        return serve.deployment(**options)(Ingress).bind(
+            shown, inputs, self.edges, self.deadline_s, self.latency_s
+        )
+
+
+class Pipeline(Application):
+    """A pipeline as an application of Ray Serve. `pipeline` makes one.
+
+    spec:  what it was made of.
+    """
+
+    def __init__(self, spec: PipelineSpec) -> None:
+        super().__init__(bound_deployment(spec.build()))
+        self.spec = spec
+
+    def replace(self, **changes: Any) -> Pipeline:
+        """Return a pipeline that differs in these fields of its spec."""
+        return Pipeline(replace(self.spec, **changes))
 
 
 def pipeline(
@@ -35,9 +85,10 @@ def pipeline(
     edges: EdgesName = "worlds",
     deadline_s: float = 60.0,
     deadline_ms: float | None = None,
+    latency_s: float | None = None,
     replicas: int = INGRESS_REPLICAS,
     **named: StageLike,
-) -> Application:
+) -> Pipeline:
     """Return a Serve application of stages: `serve.run(pipeline(a=A, b=B.after("a")))`.
 
     A mapping does the same, and may use any name: `pipeline({"edges": A, "replicas": B})`.
@@ -47,6 +98,8 @@ def pipeline(
     edges:        "worlds"; "serve" runs the same stages over plain handles, for comparison.
     deadline_s:   of each query, from when it reaches the ingress. Then TimeoutError.
     deadline_ms:  the same in milliseconds. Deprecated.
+    latency_s:    the latency that is promised. Queries that take longer are answered, and counted
+                  as `serve_missed`. `serve.plan` gives it.
     replicas:     of the ingress.
 
     Raises:  ValueError if the stages are no graph: an input that is not there, a circle, or several
@@ -57,22 +110,11 @@ def pipeline(
     graph = merge_stages(stages or {}, named)
     check_ingress(edges, replicas)
     deadline_s = in_seconds(deadline_s, deadline_ms)
+    if latency_s is not None:
+        check_limit("latency_s", latency_s, "seconds")
     order = topological_order(graph)
-    nodes: dict[str, Any] = {}
-    for name in reversed(order):
-        following = consumers(graph, name) if edges == "worlds" else []
-        downstream = {each: nodes[each] for each in following}
-        nodes[name] = deployment(graph[name], name, downstream)
-    inputs = {name: graph[name].inputs for name in order}
-    options = ingress_options(replicas, deadline_s)
-    shown = (
-        nodes
-        if edges == "serve"
-        else {
-            name: node for name, node in nodes.items() if not inputs[name] or len(inputs[name]) > 1
-        }
-    )
-    return serve.deployment(**options)(Ingress).bind(shown, inputs, edges, deadline_s)
+    ordered = {name: graph[name] for name in order}
+    return Pipeline(PipelineSpec(ordered, edges, deadline_s, replicas, latency_s))
 
 
 def topological_order(stages: Mapping[str, AnyStage]) -> list[str]:

@@ -22,6 +22,8 @@ class Query:
                  batch begins and ends.
     sent_s:      when `Outlet.call` sent it, by the sender's wall clock.
     ask:         tells apart the questions of a caller that uses one id several times.
+    grace_s:     the seconds from the promised latency to the deadline; 0 if none is promised.
+    hop_s:       how long it was under way to this replica, by both wall clocks. It does not travel.
     """
 
     id: str
@@ -34,13 +36,15 @@ class Query:
     runs_alone: bool = False
     sent_s: float = 0.0
     ask: str = ""
+    grace_s: float = 0.0
+    hop_s: float = 0.0
 
     @property
     def fields(self) -> tuple[Any, ...]:
         """The fields, as they travel: `Query(*fields)`. Pickling a tuple is faster."""
         return (
             *(self.id, self.attempt, self.name, self.value, self.left_s, self.joins),
-            *(self.deaths, self.runs_alone, self.sent_s, self.ask),
+            *(self.deaths, self.runs_alone, self.sent_s, self.ask, self.grace_s),
         )
 
     @property
@@ -53,6 +57,7 @@ class Query:
         return Query(
             *(self.id, self.attempt, name, value, left_s, self.joins, self.deaths),
             ask=self.ask,
+            grace_s=self.grace_s,
         )
 
     def by_value(self) -> Query:

@@ -5,9 +5,16 @@ Pure: callers give `Batches` each event and its time, in seconds of one clock. I
     offer     a query has come; returns None if the stage has as many waiting as it may
     withdraw  no caller waits for the query's answer any more
     take      returns the batch to run now, earliest deadlines first; None if there is none to run
-    finish    the batch has run; its time is learnt from
+    finish    the batch has run, and its time is learnt from
+    learn_after  a query of an earlier batch has its answer from the later stages
 
-Source: Vortex 5.1.1 and 5.2 (the cap); Clockwork (what can't be in time need not be run).
+A batch ends later the more queries it has, so its first query may be in time only in a smaller
+one. A smaller batch is chosen if batches of its size keep up with the arrivals. Else that query is
+late, because with it the stage would answer fewer queries in time. So under overload a stage
+answers as many queries in time as it can run.
+
+Source: Vortex 5.1.1 and 5.2 (the cap); Clockwork (what can't be in time need not be run); Nexus (a
+query is dropped early, for the sake of a full batch).
 """
 
 from __future__ import annotations
@@ -18,57 +25,48 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
+from hoplite_ray.serve.stages.estimates import AfterTime, Arrivals, ServiceTime
+
 Item = TypeVar("Item")
 
-_REMEMBERED = 0.98  # by which a batch's weight falls with each later one: some fifty count
+_DEVIATIONS = 2.0  # of service times, by which a batch may take longer than it does on average
+_FORGET_S = (
+    1.0  # without a batch, after which estimates are halved; else a wrong one stays for ever
+)
 
 
 class Late(Enum):
     """The fate of a query that can't be answered by its deadline any more."""
 
     SERVE = "serve"
-    """Run it in its turn, which is the next one, because its deadline is the earliest."""
+    """Run it when no query waits that can be in time, or together with such queries."""
     DROP = "drop"
     """Answer it as late, and never run it."""
 
 
-class ServiceTime:
-    """The seconds that a batch of n queries takes: a + b n, learnt from the batches that have run.
-
-    Least squares with weights that fade. Neither a nor b is ever below 0.
-    """
-
-    def __init__(self) -> None:
-        self._weight = self._sizes = self._squares = self._times = self._products = 0.0
-
-    def learn(self, size: int, took_s: float) -> None:
-        """Learn that a batch of `size` queries took so long."""
-        self._weight = _REMEMBERED * self._weight + 1
-        self._sizes = _REMEMBERED * self._sizes + size
-        self._squares = _REMEMBERED * self._squares + size * size
-        self._times = _REMEMBERED * self._times + took_s
-        self._products = _REMEMBERED * self._products + size * took_s
-
-    def estimate(self, size: int) -> float:
-        """Return how long a batch of `size` queries will take; 0 before any has run."""
-        if not self._weight:
-            return 0.0
-        mean_size, mean_time = self._sizes / self._weight, self._times / self._weight
-        spread = self._squares / self._weight - mean_size**2
-        common = self._products / self._weight - mean_size * mean_time
-        each = max(common / spread, 0.0) if spread > 1e-9 * mean_size**2 else 0.0
-        fixed = mean_time - each * mean_size
-        if fixed < 0:  # then all time is each query's own
-            fixed, each = 0.0, self._products / self._squares
-        return fixed + each * size
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch(Generic[Item]):
-    """The next work of a stage: run `items` as one batch, and answer `late` as late."""
+    """The next work of a stage: run `items` as one batch, and answer `late` as late.
+
+    late_count:  queries that were found late; with Late.SERVE they may wait on.
+    """
 
     items: list[Item]
     late: list[Item]
+    late_count: int = 0
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[Item]):
+    """A query that waits. is_overdue: True if it can't be in time and waits behind all others."""
+
+    item: Item
+    deadline_s: float
+    alone: bool
+    is_overdue: bool = False
+
+
+_Order = list[tuple[float, int]]  # a heap of deadlines and tickets; withdrawn tickets stay in it
 
 
 class Batches(Generic[Item]):
@@ -87,9 +85,16 @@ class Batches(Generic[Item]):
         self._cap = cap
         self._waiting_max = waiting_max
         self._late = late
-        self._waiting: dict[int, tuple[Item, bool]] = {}  # and True if it runs alone
-        self._order: list[tuple[float, int]] = []  # a heap; withdrawn tickets stay in it
+        self._waiting: dict[int, _Waiting[Item]] = {}
+        self._overdue_count = 0
+        self._timely: _Order = []
+        self._overdue: _Order = []
+        self._pushed_out: list[Item] = []  # overdue ones that made room, until the next `take`
         self._next_ticket = 0
+        self._after = AfterTime()
+        self._arrivals = Arrivals()
+        self._has_finished = False  # True if a batch has since the last `take`
+        self._learnt_s = -math.inf
 
     def __len__(self) -> int:
         """Return how many queries wait."""
@@ -98,19 +103,28 @@ class Batches(Generic[Item]):
     def offer(self, item: Item, *, deadline_s: float = math.inf, alone: bool = False) -> int | None:
         """Have `item` wait for its turn; returns its ticket, or None if too many wait.
 
-        alone:  True if its batch must have no other item.
+        A query that can't be in time any more makes room for it.
+
+        deadline_s:  when its answer is to be with its caller.
+        alone:       True if its batch must have no other item.
         """
+        self._arrivals.count += 1
         if len(self._waiting) >= self._waiting_max:
-            return None
+            if (oldest := self._peek(self._overdue)) is None:
+                return None
+            self._pushed_out.append(self._remove(oldest))
         ticket = self._next_ticket
         self._next_ticket += 1
-        self._waiting[ticket] = item, alone
-        heapq.heappush(self._order, (deadline_s, ticket))
+        self._waiting[ticket] = _Waiting(item, deadline_s, alone)
+        heapq.heappush(self._timely, (deadline_s, ticket))
         return ticket
 
     def withdraw(self, ticket: int) -> bool:
         """Forget a query that waits; returns False if it does not wait any more."""
-        return self._waiting.pop(ticket, None) is not None
+        if ticket not in self._waiting:
+            return False
+        self._remove(ticket)
+        return True
 
     def take(self, now_s: float) -> Batch[Item] | None:
         """Begin the next batch; returns None if one runs, or no query waits.
@@ -118,25 +132,18 @@ class Batches(Generic[Item]):
         A batch without items does not run: all queries that waited are late.
         Cost:    O(log n) for each item.
         """
-        if self.is_busy or not self._waiting:
+        self._arrivals.look(now_s)
+        if self._has_finished:
+            self._has_finished, self._learnt_s = False, now_s
+        if self.is_busy or not (self._waiting or self._pushed_out):
             return None
-        batch: Batch[Item] = Batch([], [])
-        alone_s = self.service_time.estimate(1) if self._late is Late.DROP else 0.0
-        while self._waiting and len(batch.items) < self._cap:
-            deadline_s, ticket = heapq.heappop(self._order)
-            if ticket not in self._waiting:
-                continue
-            item, alone = self._waiting[ticket]
-            is_late = self._late is Late.DROP and now_s + alone_s > deadline_s
-            if alone and batch.items and not is_late:  # it gets the next batch for itself
-                heapq.heappush(self._order, (deadline_s, ticket))
-                break
-            del self._waiting[ticket]
-            (batch.late if is_late else batch.items).append(item)
-            if alone and not is_late:
-                break
+        batch: Batch[Item] = Batch([], self._pushed_out)
+        self._pushed_out = []
+        latest_s = self._take_timely(batch, now_s)
+        self._fill_up(batch, now_s, latest_s)
         if not self._waiting:
-            self._order.clear()
+            self._timely.clear()
+            self._overdue.clear()
         self.is_busy = bool(batch.items)
         return batch
 
@@ -144,3 +151,95 @@ class Batches(Generic[Item]):
         """End the batch of `size` items, which took so long."""
         self.is_busy = False
         self.service_time.learn(size, took_s)
+        self._has_finished = True
+
+    def learn_after(self, took_s: float, *, is_joined: bool = False) -> None:
+        """Learn that later stages took so long to answer a query, from the end of its batch.
+
+        is_joined:  True if the next stage may have waited for another input.
+        """
+        if is_joined:
+            self._after.learn_least(took_s)
+        else:
+            self._after.learn(took_s)
+
+    def _take_timely(self, batch: Batch[Item], now_s: float) -> float:
+        """Move the next queries that can be in time into a batch; returns by when it is to end.
+
+        The first one decides the size, because it has the earliest deadline.
+        """
+        latest_s = math.inf
+        goal = self._timely_goal()
+        while len(batch.items) < goal and (ticket := self._peek(self._timely)) is not None:
+            waiting = self._waiting[ticket]
+            if waiting.alone and batch.items:  # it gets a batch for itself
+                return -math.inf
+            if not batch.items:
+                goal = 1 if waiting.alone else goal
+                fits = min(self._size_until(waiting.deadline_s, now_s), goal)
+                if fits < goal and not self._keeps_up(fits):
+                    self._pass_over(ticket, batch)
+                    goal = self._timely_goal()
+                    continue
+                goal, latest_s = int(fits), waiting.deadline_s
+            batch.items.append(self._remove(ticket))
+            if waiting.alone:
+                return -math.inf
+        return latest_s
+
+    def _fill_up(self, batch: Batch[Item], now_s: float, latest_s: float) -> None:
+        """Add queries that can't be in time to a batch, as far as it still ends by `latest_s`."""
+        room = min(self._size_until(latest_s, now_s), self._cap) if batch.items else self._cap
+        while len(batch.items) < room and (ticket := self._peek(self._overdue)) is not None:
+            alone = self._waiting[ticket].alone
+            if alone and batch.items:
+                return
+            batch.items.append(self._remove(ticket))
+            if alone:
+                return
+
+    def _pass_over(self, ticket: int, batch: Batch[Item]) -> None:
+        """Handle a query that can't be in time any more."""
+        batch.late_count += 1
+        if self._late is Late.DROP:
+            batch.late.append(self._remove(ticket))
+            return
+        waiting = self._waiting[ticket]
+        waiting.is_overdue = True
+        self._overdue_count += 1
+        heapq.heappush(self._overdue, (waiting.deadline_s, ticket))
+
+    def _timely_goal(self) -> int:
+        return min(len(self._waiting) - self._overdue_count, self._cap)
+
+    def _size_until(self, deadline_s: float, now_s: float) -> float:
+        """Return how many queries a batch may have whose answers are there by a deadline."""
+        if deadline_s == math.inf:
+            return math.inf
+        deviation_s = math.sqrt(self.service_time.variance_s2 + self._after.variance_s2)
+        left_s = deadline_s - now_s
+        # Estimates fade, because a wrong one would let no batch run from which to learn better.
+        faded = 2.0 ** ((now_s - self._learnt_s) / _FORGET_S) if left_s > 0 else 1.0
+        spent_s = self._after.mean_s + _DEVIATIONS * deviation_s
+        return self.service_time.size_within(faded * left_s - spent_s)
+
+    def _keeps_up(self, size: float) -> bool:
+        """Return True if batches of this size answer queries as fast as they come."""
+        took_s = self.service_time.estimate(int(size))
+        return size > 0 and size >= took_s * self._arrivals.rate_per_s
+
+    def _peek(self, order: _Order) -> int | None:
+        """Return the ticket with the earliest deadline; None if there is none."""
+        is_overdue = order is self._overdue
+        while order:
+            ticket = order[0][1]
+            waiting = self._waiting.get(ticket)
+            if waiting is not None and waiting.is_overdue is is_overdue:
+                return ticket
+            heapq.heappop(order)
+        return None
+
+    def _remove(self, ticket: int) -> Item:
+        waiting = self._waiting.pop(ticket)
+        self._overdue_count -= waiting.is_overdue
+        return waiting.item

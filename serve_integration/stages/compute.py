@@ -12,7 +12,7 @@ import contextvars
 import inspect
 import time
 import traceback
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from hoplite_ray.serve.stages.worker import Worker
 
 WAITING_MAX = 4096  # queries that wait at one replica; the next one is answered with BusyError
 
+_HOP_SHARE = 0.1  # of a query's time: the most that one way of an edge is taken to need
 _TRACEBACK_MAX = 4000  # characters; the end of a longer one goes along with its exception
 
 _query_ids: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("query_ids")
@@ -46,6 +47,20 @@ def query_ids() -> tuple[str, ...]:
         return _query_ids.get()
     except LookupError:
         raise RuntimeError("query_ids() is for a stage's __call__, while it runs") from None
+
+
+async def make_user(stage: AnyStage) -> Any:
+    """Return the user's object, made with the arguments of `bind`, as Serve makes it.
+
+    Its `__init__` may be async.
+    """
+    cls: Any = stage.user_class
+    args, kwargs = stage.arguments
+    if not inspect.iscoroutinefunction(cls.__init__):
+        return cls(*args, **kwargs)
+    user = cls.__new__(cls)
+    await user.__init__(*args, **kwargs)
+    return user
 
 
 @dataclass(eq=False, slots=True)
@@ -91,17 +106,46 @@ class Compute:
     ) -> asyncio.Future[Any]:
         """Have a query wait for its batch; returns its answer. Cancelling that cancels the query.
 
+        The batch is to end early enough for the way back, which is as long as the way here.
+
         Raises:  BusyError if too many queries wait.
         """
         answer = asyncio.get_running_loop().create_future()
         run = Run(query.id, value, answer, time.monotonic(), to_notify if query.runs_alone else ())
-        ticket = self._batches.offer(run, deadline_s=deadline_s, alone=query.runs_alone)
+        back_s = min(query.hop_s, _HOP_SHARE * query.left_s)  # two machines' clocks may differ
+        due_s = deadline_s - query.grace_s - 2 * back_s
+        ticket = self._batches.offer(run, deadline_s=due_s, alone=query.runs_alone)
         if ticket is None:
             raise BusyError(f"stage {self._name} has {WAITING_MAX} queries waiting")
         self.query_count += 1
         answer.add_done_callback(lambda _: self._end_run(ticket))
         self._take_batch()
         return answer
+
+    async def run_batch(self, values: Sequence[Any]) -> float:
+        """Run values as one batch, beside the queue; returns the seconds that the stage was busy.
+
+        For a profile. REQUIRES: no batch runs, and no query waits.
+
+        Raises:  the first error that is an answer.
+        """
+        loop = asyncio.get_running_loop()
+        began_s = time.monotonic()
+        runs = [Run("profile", value, loop.create_future(), began_s) for value in values]
+        self._start_batch(runs)
+        await asyncio.wait([run.answer for run in runs])
+        took_s = time.monotonic() - began_s
+        for run in runs:
+            run.answer.result()
+        return took_s
+
+    def learn_after(self, took_s: float, due_s: float, *, is_joined: bool) -> None:
+        """Learn how long later stages took to answer a query, if its answer is in time.
+
+        Answers that are late say nothing, because such queries wait behind all others.
+        """
+        if time.monotonic() <= due_s:
+            self._batches.learn_after(took_s, is_joined=is_joined)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -117,9 +161,11 @@ class Compute:
         batch = self._batches.take(time.monotonic())
         if batch is None:
             return
+        if batch.late_count:
+            metrics.count("serve_late", batch.late_count)
         for late in batch.late:
             if not late.answer.done():
-                why = f"query {late.id} was not run at {self._name}: its deadline would be over"
+                why = f"query {late.id} was not run at {self._name}: it can't be in time any more"
                 late.answer.set_exception(LateError(why))
         if batch.items:
             self._begin_batch(batch.items)

@@ -22,7 +22,7 @@ from hoplite_ray.serve.routing.joint import ask_jointly
 from hoplite_ray.serve.routing.outlet import Outlet, close_all
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
-from hoplite_ray.serve.stages.compute import Compute
+from hoplite_ray.serve.stages.compute import Compute, make_user
 from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.replica_joins import ReplicaJoins
 
@@ -38,7 +38,7 @@ class Replica:
     ) -> None:
         self._stage = stage
         self._name = name
-        self._user: Any = await _make_user(stage)
+        self._user: Any = await make_user(stage)
         self._what = f"the answer of stage {name}"
         self._compute = Compute(stage, name, self._user, self._what)
         self._joins = ReplicaJoins(name, stage.inputs or ("",), self._answer_joined)
@@ -78,12 +78,12 @@ class Replica:
         if own is not None:
             await _call_user(own)
 
-    async def __call__(self, query_id: str, left_s: float, *values: Any) -> Any:
+    async def __call__(self, query_id: str, left_s: float, grace_s: float, *values: Any) -> Any:
         """Answer one query by a plain handle (edges="serve"). The ingress calls the next stage."""
         value = (
             values[0] if len(values) == 1 else dict(zip(self._stage.inputs, values, strict=True))
         )
-        query = Query(query_id, 1, "", value, left_s, {})
+        query = Query(query_id, 1, "", value, left_s, {}, grace_s=grace_s)
         return await self._compute.run(query, value, time.monotonic() + left_s)
 
     def __del__(self) -> Coroutine[Any, Any, None] | None:
@@ -175,8 +175,15 @@ class Replica:
             )
             for name, outlet in self._outlets.items()
         ]
+        began_s = time.monotonic()
         async with asyncio.timeout(left_s):
-            return await ask_jointly(calls, query.attempt)
+            answer = await ask_jointly(calls, query.attempt)
+        self._compute.learn_after(
+            time.monotonic() - began_s,
+            deadline_s - query.grace_s,
+            is_joined=not self._outlets.keys().isdisjoint(query.joins),
+        )
+        return answer
 
 
 async def _call_user(function: Callable[..., Any], *args: Any) -> Any:
@@ -190,17 +197,7 @@ async def _call_user(function: Callable[..., Any], *args: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-async def _make_user(stage: AnyStage) -> Any:
-    """Make the user's object. Its `__init__` may be async, as with Serve."""
-    cls: Any = stage.user_class
-    args, kwargs = stage.arguments
-    if not inspect.iscoroutinefunction(cls.__init__):
-        return cls(*args, **kwargs)
-    user = cls.__new__(cls)
-    await user.__init__(*args, **kwargs)
-    return user
-
-
 def _observe_hop(query: Query) -> None:
-    """Tell the metrics how long a query was under way."""
-    metrics.observe("serve_stage_ms", max(time.time() - query.sent_s, 0) * 1000, part="hop")
+    """Tell the query, and the metrics, how long it was under way."""
+    query.hop_s = max(time.time() - query.sent_s, 0)
+    metrics.observe("serve_stage_ms", query.hop_s * 1000, part="hop")

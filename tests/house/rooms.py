@@ -57,6 +57,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "hoplite_ray/serve": (
         "__init__",
+        "slo",
         "graph",
         "stages",
         "routing",

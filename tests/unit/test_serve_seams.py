@@ -7,7 +7,10 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from ray import serve
+from ray.serve import Application
 from ray.serve._private import autoscaling_state
+from ray.serve._private.build_app import build_app
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, ReplicaID
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
@@ -19,6 +22,12 @@ from hoplite_ray.serve.routing.router import ROUTER, EdgeRouter
 
 def test_serve_scales_by_the_key_of_running_requests() -> None:
     assert autoscaling_state.RUNNING_REQUESTS_KEY == seams.RUNNING_REQUESTS_KEY
+
+
+def test_an_application_can_be_made_from_what_another_one_wraps() -> None:
+    made = serve.deployment(name="stage")(type("Stage", (), {})).bind()
+    again = Application(seams.bound_deployment(made))
+    assert [each.name for each in build_app(again, name="app").deployments] == ["stage"]
 
 
 def test_a_handle_begins_to_route_once_and_without_a_request() -> None:

@@ -193,7 +193,8 @@ def test_a_query_has_its_own_deadline_or_the_applications(
 
     ingress = kind.__new__(kind)
     state = {"_deadline_s": 4.0, "_handles": {"a": None}, "_outlets": {"a": None}, "_quorum": 1}
-    vars(ingress).update(state, _combine="mean", _ask_by_edges=refuse, _poll_members=refuse)
+    asked_as = {"_latency_s": None, "_ask_by_edges": refuse, "_poll_members": refuse}
+    vars(ingress).update(state, _combine="mean", **asked_as)
     with pytest.raises(Asked) as raised:
         asyncio.run(ingress.ask("query", **asked))
     assert raised.value.args == (limit_s,)

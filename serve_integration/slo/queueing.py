@@ -1,0 +1,309 @@
+"""A pipeline under virtual time: which latencies its queries have, by measured service times.
+
+Pure: arrivals and a seed come in, latencies go out; the same inputs give the same latencies. It
+queues queries by the same `Batches` as a replica, and chooses replicas by the same `least_loaded`.
+It leaves out the CPU that stages on one machine take from each other: a profile that was measured
+beside the neighbours has that in its service times. Replicas neither die nor start.
+Source: InferLine, whose planner asks such a simulation.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hoplite_ray.serve.routing.choice import least_loaded
+from hoplite_ray.serve.slo.profile import Profile
+from hoplite_ray.serve.stages.batching import Batches, Late
+from hoplite_ray.serve.stages.compute import WAITING_MAX
+
+HOP_S = 0.0005  # for a small query from one replica to the next, and for its answer back
+
+
+@dataclass(frozen=True, slots=True)
+class StageModel:
+    """A stage as the simulation has it: its profile, its options and its place in the graph."""
+
+    profile: Profile
+    cap: int
+    replicas: int
+    inputs: tuple[str, ...] = ()
+    late: Late = Late.SERVE
+
+
+@dataclass(frozen=True, slots=True)
+class StageLoad:
+    """The work of a stage in a simulation.
+
+    busy:    the share of its replicas' time in which a batch ran.
+    wait_s:  the mean seconds that a query waited for its batch.
+    batch:   the mean number of queries in a batch.
+    """
+
+    busy: float
+    wait_s: float
+    batch: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a simulation.
+
+    latencies_s:  of each query in the order of arrival, from the ingress and back to it; infinite
+                  for a query that was dropped or refused.
+    loads:        by stage.
+    is_whole:     False if the simulation gave up after `misses_max`; later queries are then absent.
+    """
+
+    latencies_s: tuple[float, ...]
+    loads: Mapping[str, StageLoad]
+    is_whole: bool = True
+
+    def quantile_s(self, share: float) -> float:
+        """Return the latency that `share` of the queries do not exceed, in seconds."""
+        ordered = sorted(self.latencies_s)
+        return ordered[min(math.ceil(share * len(ordered)), len(ordered)) - 1] if ordered else 0.0
+
+    def miss(self, latency_s: float) -> float:
+        """Return the share of queries that took longer."""
+        return sum(each > latency_s for each in self.latencies_s) / max(len(self.latencies_s), 1)
+
+
+def poisson(rate_per_s: float, count: int, seed: int) -> list[float]:
+    """Return `count` arrivals in seconds, at random with a mean rate."""
+    draw = random.Random(seed)
+    arrivals, now_s = [], 0.0
+    for _ in range(count):
+        now_s += draw.expovariate(rate_per_s)
+        arrivals.append(now_s)
+    return arrivals
+
+
+def simulate(
+    stages: Mapping[str, StageModel],
+    arrivals_s: Sequence[float],
+    *,
+    seed: int = 0,
+    latency_s: float = math.inf,
+    misses_max: float = math.inf,
+    hop_s: float = HOP_S,
+    ingresses: int = 2,
+) -> Outcome:
+    """Answer queries that arrive at these times, and return their latencies.
+
+    stages:      by name, each after its inputs; the last one has the answers.
+    latency_s:   the latency that is promised, by which stages order and drop queries.
+    misses_max:  queries that may take longer; with one more the simulation ends.
+    hop_s:       one way of an edge.
+    ingresses:   replicas of the ingress.
+
+    Cost:        some 10 us for each query and stage.
+    """
+    world = _World(stages, seed, latency_s, hop_s, ingresses)
+    latencies = [math.inf] * len(arrivals_s)
+    misses = 0
+    for index, latency in world.run(arrivals_s):
+        latencies[index] = latency
+        misses += latency > latency_s
+        if misses > misses_max:
+            return Outcome(tuple(latencies[: world.arrived]), world.loads(), is_whole=False)
+    return Outcome(tuple(latencies), world.loads())
+
+
+class _Query:
+    """A query on its way.
+
+    open:    the counts of open calls that fall by one at its end.
+    passed:  the stages and queues that it has left, and when.
+    """
+
+    __slots__ = ("came_s", "index", "is_over", "joins", "met", "open", "passed")
+
+    def __init__(self, index: int, came_s: float) -> None:
+        self.index = index
+        self.came_s = came_s
+        self.is_over = False
+        self.met: dict[str, int] = {}
+        self.joins: dict[str, int] = {}
+        self.open: list[tuple[dict[int, int], int]] = []
+        self.passed: list[tuple[str, Batches[_Query], float]] = []
+
+
+class _Replica:
+    """A replica: its queue, what runs, and its open calls to each next stage."""
+
+    __slots__ = ("batches", "calls", "running", "took_s", "waiting_since")
+
+    def __init__(self, stage: StageModel, calls: dict[str, dict[int, int]]) -> None:
+        self.batches = Batches[_Query](cap=stage.cap, waiting_max=WAITING_MAX, late=stage.late)
+        self.calls = calls
+        self.running: list[_Query] = []
+        self.took_s = 0.0
+        self.waiting_since: dict[int, float] = {}
+
+
+class _World:
+    """The replicas of all stages, and the events to come."""
+
+    def __init__(
+        self,
+        stages: Mapping[str, StageModel],
+        seed: int,
+        latency_s: float,
+        hop_s: float,
+        ingresses: int,
+    ) -> None:
+        self.arrived = 0
+        self._stages = stages
+        self._latency_s = latency_s
+        self._hop_s = hop_s
+        self._next = {
+            name: [each for each, of in stages.items() if name in of.inputs] for name in stages
+        }
+        self._depth = _depths(stages)
+        self._first = [name for name, each in stages.items() if not each.inputs]
+        self._joins = [name for name, each in stages.items() if len(each.inputs) > 1]
+        self._replicas = {
+            name: [_Replica(each, self._calls(self._next[name])) for _ in range(each.replicas)]
+            for name, each in stages.items()
+        }
+        self._ingresses = [self._calls(self._first) for _ in range(ingresses)]
+        self._route = random.Random(f"{seed} route")
+        self._draw = {name: random.Random(f"{seed} {name}") for name in stages}
+        self._events: list[tuple[float, int, str, int, _Query | None]] = []
+        self._count = 0
+        self._done: list[tuple[int, float]] = []
+        self._busy_s = dict.fromkeys(stages, 0.0)
+        self._waited_s = dict.fromkeys(stages, 0.0)
+        self._ran = dict.fromkeys(stages, 0)
+        self._batch_count = dict.fromkeys(stages, 0)
+        self._now_s = self._began_s = 0.0
+
+    def _calls(self, names: Sequence[str]) -> dict[str, dict[int, int]]:
+        """The open calls of a sender, all 0, by stage and replica."""
+        return {name: dict.fromkeys(range(self._stages[name].replicas), 0) for name in names}
+
+    def run(self, arrivals_s: Sequence[float]) -> Iterator[tuple[int, float]]:
+        """Yield the index and the latency of each query that ends, in the order of their ends."""
+        self._began_s = arrivals_s[0] if arrivals_s else 0.0
+        upcoming = iter(enumerate(arrivals_s))
+        following = next(upcoming, None)
+        while following is not None or self._events:
+            if following is not None and (not self._events or following[1] <= self._events[0][0]):
+                self._now_s = following[1]
+                self._enter(_Query(*following))
+                following = next(upcoming, None)
+            else:
+                self._now_s, _, name, replica, query = heapq.heappop(self._events)
+                if query is None:
+                    self._finish(name, replica)
+                else:
+                    self._arrive(name, replica, query)
+            if self._done:
+                yield from self._done
+                self._done.clear()
+
+    def loads(self) -> dict[str, StageLoad]:
+        """Return the load of each stage until now."""
+        lasted_s = max(self._now_s - self._began_s, 1e-9)
+        return {
+            name: StageLoad(
+                busy=self._busy_s[name] / (lasted_s * each.replicas),
+                wait_s=self._waited_s[name] / max(self._ran[name], 1),
+                batch=self._ran[name] / max(self._batch_count[name], 1),
+            )
+            for name, each in self._stages.items()
+        }
+
+    def _enter(self, query: _Query) -> None:
+        self.arrived += 1
+        for name in self._joins:
+            query.joins[name] = self._route.randrange(self._stages[name].replicas)
+        calls = self._ingresses[self._route.randrange(len(self._ingresses))]
+        for name in self._first:
+            self._send(name, query, calls[name])
+
+    def _send(self, name: str, query: _Query, calls: dict[int, int]) -> None:
+        chosen = query.joins.get(name)
+        if chosen is None:
+            chosen = least_loaded(calls, self._route.random)
+        assert chosen is not None  # a stage has replicas
+        calls[chosen] += 1
+        query.open.append((calls, chosen))
+        self._add_event(self._now_s + self._hop_s, name, chosen, query)
+
+    def _add_event(self, at_s: float, name: str, replica: int, query: _Query | None) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (at_s, self._count, name, replica, query))
+
+    def _arrive(self, name: str, number: int, query: _Query) -> None:
+        inputs = self._stages[name].inputs
+        if len(inputs) > 1:
+            query.met[name] = query.met.get(name, 0) + 1
+            if query.met[name] < len(inputs):
+                return
+        replica = self._replicas[name][number]
+        back_s = self._hop_s * self._depth[name]
+        deadline_s = query.came_s + self._latency_s - back_s
+        if replica.batches.offer(query, deadline_s=deadline_s) is None:
+            self._end(query, math.inf)
+            return
+        replica.waiting_since[query.index] = self._now_s
+        self._take(name, number, replica)
+
+    def _take(self, name: str, number: int, replica: _Replica) -> None:
+        while (batch := replica.batches.take(self._now_s)) is not None:
+            for query in batch.late:
+                del replica.waiting_since[query.index]
+                self._end(query, math.inf)
+            if batch.items:
+                self._begin(name, number, replica, batch.items)
+                return
+
+    def _begin(self, name: str, number: int, replica: _Replica, items: list[_Query]) -> None:
+        for query in items:
+            self._waited_s[name] += self._now_s - replica.waiting_since.pop(query.index)
+        profile = self._stages[name].profile
+        took_s = profile.quantile_s(len(items), self._draw[name].random())
+        self._busy_s[name] += took_s
+        self._ran[name] += len(items)
+        self._batch_count[name] += 1
+        replica.running, replica.took_s = items, took_s
+        self._add_event(self._now_s + took_s, name, number, None)
+
+    def _finish(self, name: str, number: int) -> None:
+        replica = self._replicas[name][number]
+        items, replica.running = replica.running, []
+        replica.batches.finish(len(items), replica.took_s)
+        for query in items:
+            query.passed.append((name, replica.batches, self._now_s))
+            if not self._next[name]:
+                back_s = self._hop_s * self._depth[name]
+                self._end(query, self._now_s + back_s - query.came_s)
+            for following in self._next[name]:
+                self._send(following, query, replica.calls[following])
+        self._take(name, number, replica)
+
+    def _end(self, query: _Query, latency_s: float) -> None:
+        for calls, chosen in query.open:
+            calls[chosen] -= 1
+        query.open.clear()
+        if latency_s <= self._latency_s and latency_s < math.inf:
+            for name, batches, left_s in query.passed[:-1]:
+                is_joined = any(len(self._stages[e].inputs) > 1 for e in self._next[name])
+                batches.learn_after(self._now_s - left_s, is_joined=is_joined)
+        query.passed.clear()
+        if not query.is_over:  # two inputs of a join may be dropped
+            query.is_over = True
+            self._done.append((query.index, latency_s))
+
+
+def _depths(stages: Mapping[str, StageModel]) -> dict[str, int]:
+    """Return how many edges lie between the ingress and each stage, on the longest way."""
+    depths: dict[str, int] = {}
+    for name, each in stages.items():
+        depths[name] = 1 + max((depths[before] for before in each.inputs), default=0)
+    return depths

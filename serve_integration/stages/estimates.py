@@ -1,0 +1,121 @@
+"""Estimates that a stage learns while it runs: of batches, of later stages, of arrivals. Pure."""
+
+from __future__ import annotations
+
+import math
+
+_REMEMBERED = 0.98  # by which a batch's weight falls with each later one: some fifty count
+_FIRST = 3  # batches, of which the slow ones of a cold model are forgotten
+_RATE_S = 1.0  # after which an arrival counts e times less
+
+
+class ServiceTime:
+    """The seconds that a batch of n queries takes: a + b n, learnt from the batches that have run.
+
+    Least squares with weights that fade. Neither a nor b is ever below 0.
+    """
+
+    def __init__(self) -> None:
+        self._learnt = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._weight = self._sizes = self._squares = self._times = self._products = 0.0
+        self._time_squares = 0.0
+
+    def learn(self, size: int, took_s: float) -> None:
+        """Learn that a batch of `size` queries took so long."""
+        self._learnt += 1
+        is_warm = size * self._weight >= self._sizes and took_s < self.estimate(size) / 2
+        if self._learnt <= _FIRST and is_warm:
+            self._forget()
+        self._weight = _REMEMBERED * self._weight + 1
+        self._sizes = _REMEMBERED * self._sizes + size
+        self._squares = _REMEMBERED * self._squares + size * size
+        self._times = _REMEMBERED * self._times + took_s
+        self._products = _REMEMBERED * self._products + size * took_s
+        self._time_squares = _REMEMBERED * self._time_squares + took_s * took_s
+
+    def estimate(self, size: int) -> float:
+        """Return how long a batch of `size` queries takes on average; 0 before any has run."""
+        fixed_s, each_s = self._line()
+        return fixed_s + each_s * size
+
+    def size_within(self, seconds: float) -> float:
+        """Return how many queries a batch may have that takes so long on average."""
+        fixed_s, each_s = self._line()
+        if each_s > 0:
+            return max(math.floor((seconds - fixed_s) / each_s), 0)
+        return math.inf if seconds >= fixed_s else 0
+
+    @property
+    def variance_s2(self) -> float:
+        """The mean square of the seconds by which batches differed from the estimates."""
+        if not self._weight:
+            return 0.0
+        fixed_s, each_s = self._line()
+        mean_square = self._time_squares - 2 * (fixed_s * self._times + each_s * self._products)
+        mean_square += fixed_s**2 * self._weight + 2 * fixed_s * each_s * self._sizes
+        mean_square += each_s**2 * self._squares
+        return max(mean_square / self._weight, 0.0)
+
+    def _line(self) -> tuple[float, float]:
+        if not self._weight:
+            return 0.0, 0.0
+        mean_size, mean_time = self._sizes / self._weight, self._times / self._weight
+        spread = self._squares / self._weight - mean_size**2
+        common = self._products / self._weight - mean_size * mean_time
+        each = max(common / spread, 0.0) if spread > 1e-9 * mean_size**2 else 0.0
+        fixed = mean_time - each * mean_size
+        if fixed < 0:  # then all time is each query's own
+            fixed, each = 0.0, self._products / self._squares
+        return fixed, each
+
+
+class AfterTime:
+    """The seconds from the end of a batch to its answers, which later stages need.
+
+    A stage before a join learns the least of them: the others have waited for another input.
+    """
+
+    def __init__(self) -> None:
+        self.mean_s = self.variance_s2 = 0.0
+        self._learnt = 0
+
+    def learn(self, took_s: float) -> None:
+        """Learn that the answer to one query took so long."""
+        self._learnt += 1
+        part = max(1 - _REMEMBERED, 1 / self._learnt)
+        error_s = took_s - self.mean_s
+        self.mean_s += part * error_s
+        self.variance_s2 += part * ((1 - part) * error_s * error_s - self.variance_s2)
+
+    def learn_least(self, took_s: float) -> None:
+        """Learn that the answer took so long, maybe because another input came late."""
+        self._learnt += 1
+        self.mean_s = took_s if self._learnt == 1 else min(took_s, self.mean_s / _REMEMBERED)
+
+
+class Arrivals:
+    """The queries that come in a second, over the last seconds.
+
+    count:  queries since the last look.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._looked_s: float | None = None
+        self._faded_count = self._faded_s = 0.0
+
+    @property
+    def rate_per_s(self) -> float:
+        """The queries in a second; older ones count less."""
+        return self._faded_count / self._faded_s if self._faded_s else 0.0
+
+    def look(self, now_s: float) -> None:
+        """Count what has come since the last look."""
+        passed_s = 0.0 if self._looked_s is None else max(now_s - self._looked_s, 0.0)
+        kept = math.exp(-passed_s / _RATE_S)
+        self._faded_count = kept * self._faded_count + self.count
+        self._faded_s = kept * self._faded_s + passed_s
+        self.count, self._looked_s = 0, now_s
