@@ -3,12 +3,14 @@
     @stage                a class that answers lists with lists, as a deployment of Ray Serve
     pipeline(a=A, ...)    a graph of stages, with joins
     ensemble(A, B, ...)   models that vote; a death costs a vote
+    profile, plan         how long batches take; caps and replicas for a promised latency
 
 Between two replicas there is a world of its own. Source: MultiWorld; Vortex; Hoplite 5.4.
 docs/reference/serving.md.
 
 The rooms, from the top; each may use the rooms below it, and all may use the modules at the root:
 
+    slo/        profiles of stages, and plans that keep a promised latency
     graph/      pipelines and ensembles as Serve applications, and their ingresses
     stages/     the user's class as a deployment: declaration, replica, batches, joins
     routing/    which replica of the next stage answers a query
@@ -28,24 +30,37 @@ from hoplite_ray.serve.errors import (
     NoReplicaError,
     PoisonousQueryError,
     QuorumError,
+    UnattainableError,
 )
 from hoplite_ray.serve.graph.ensemble import ensemble
 from hoplite_ray.serve.graph.pipeline import pipeline
 from hoplite_ray.serve.graph.votes import Answer
+from hoplite_ray.serve.slo.contract import SLO, Prediction
+from hoplite_ray.serve.slo.plan import Plan, plan
+from hoplite_ray.serve.slo.profile import BatchProfile, Profile
+from hoplite_ray.serve.slo.profiling import profile
 from hoplite_ray.serve.stages.compute import query_ids
 from hoplite_ray.serve.stages.declare import Stage, stage
 
 __all__ = [
+    "SLO",
     "Answer",
+    "BatchProfile",
     "BusyError",
     "EdgeBrokenError",
     "LateError",
     "NoReplicaError",
+    "Plan",
     "PoisonousQueryError",
+    "Prediction",
+    "Profile",
     "QuorumError",
     "Stage",
+    "UnattainableError",
     "ensemble",
     "pipeline",
+    "plan",
+    "profile",
     "query_ids",
     "stage",
 ]

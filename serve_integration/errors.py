@@ -8,6 +8,7 @@
     ├── NoReplicaError                                a stage has no replica now
     ├── PoisonousQueryError                           replicas died while they held the query
     ├── QuorumError                                   too few members voted; has `.partial`
+    ├── UnattainableError    (also ValueError)        no plan keeps the objective
     └── EdgeBrokenError                               the peer of an edge is gone
 
 Three more stay inside of an application: JoinLostError, StoredLostError and OtherVersionError.
@@ -48,6 +49,10 @@ class QuorumError(HopliteError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class UnattainableError(HopliteError, ValueError):
+    """No plan keeps a service-level objective. The text names the stage and the numbers."""
 
 
 class EdgeBrokenError(HopliteError):

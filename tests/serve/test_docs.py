@@ -18,6 +18,7 @@ PAGES = {
     page: "".join(_BLOCK.findall((ROOT / "docs" / page).read_text()))
     for page in (
         "get-started/first-pipeline.md",
+        "how-to/keep-a-latency.md",
         "how-to/keep-queries-through-failures.md",
         "how-to/serve-an-ensemble.md",
         "how-to/serve-large-values.md",

@@ -1,0 +1,199 @@
+"""Plans of pipelines: caps and replicas for an objective, and the application that has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hoplite_ray.serve.graph.pipeline import Pipeline
+from hoplite_ray.serve.slo.contract import SLO, Contract, Graph, agree
+from hoplite_ray.serve.slo.profile import Profile
+from hoplite_ray.serve.slo.queueing import HOP_S, StageModel
+from hoplite_ray.serve.stages.batching import Late
+from hoplite_ray.serve.stages.declare import AnyStage, LateName
+
+_POINTS = 14  # of a curve
+_BEYOND = 1.15  # times the capacity: where a curve ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Contract):
+    """A contract, and the pipeline that keeps it. `plan` makes one; `print(plan)` explains it.
+
+    pipeline:  as it was given, without the plan's caps and replicas.
+    """
+
+    pipeline: Pipeline
+
+    @property
+    def caps(self) -> dict[str, int]:
+        """The largest batch of each stage."""
+        return {name: each.cap for name, each in self.graph.stages.items()}
+
+    @property
+    def replicas(self) -> dict[str, int]:
+        """The number of replicas of each stage."""
+        return {name: each.replicas for name, each in self.graph.stages.items()}
+
+    @property
+    def application(self) -> Pipeline:
+        """The pipeline with the plan's caps and replicas: `serve.run(plan.application)`.
+
+        A stage with an `autoscaling_config` starts with the plan's replicas, and scales from there.
+        """
+        spec = self.pipeline.spec
+        stages = {
+            name: _with_plan(each, self.graph.stages[name]) for name, each in spec.stages.items()
+        }
+        return self.pipeline.replace(stages=stages, latency_s=self.slo.latency_s)
+
+    def plot(self, rates: Sequence[float] | None = None, path: str | Path | None = None) -> Any:
+        """Draw the latency and the miss rate over the rate of queries; returns the figure.
+
+        rates:   queries a second; None: from little to beyond the capacity.
+        path:    of a file to write the figure to; its ending says the format.
+
+        Raises:  ImportError without matplotlib.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("plot() needs matplotlib: pip install matplotlib") from error
+        if rates is None:
+            end = _BEYOND * self.capacity_per_s
+            rates = [end * (point + 1) / _POINTS for point in range(_POINTS)]
+        points = [self.curve(rate) for rate in rates]
+        figure = Figure(figsize=(6.4, 5.6), layout="constrained")
+        above, below = figure.subplots(2, sharex=True)
+        limit_ms = 1000 * self.slo.latency_s
+        for name in ("p50_s", "p99_s"):
+            latencies = [1000 * getattr(each, name) for each in points]
+            above.plot(rates, latencies, marker="o", markersize=3, label=name[:3])
+        above.axhline(limit_ms, color="black", linewidth=0.8, label="promised")
+        above.set(ylabel="ms", ylim=(0, 2.5 * limit_ms), title=self.limiting_stage + " limits")
+        above.legend()
+        below.plot(rates, [100 * each.miss for each in points], marker="o", markersize=3)
+        below.axhline(100 * self.slo.miss, color="black", linewidth=0.8)
+        below.axvline(self.slo.rate_per_s, color="black", linewidth=0.8, linestyle=":")
+        below.set(xlabel="queries a second", ylabel="misses, %", ylim=(0, 100))
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+    def __str__(self) -> str:
+        expected = self.curve()
+        lines = [
+            f"{1000 * self.slo.latency_s:g} ms for all but {100 * self.slo.miss:g} % of "
+            f"{self.slo.rate_per_s:g} queries a second; cost {self.cost:g}",
+            f"expected {str(expected).strip()}",
+        ]
+        for name, each in self.graph.stages.items():
+            load = expected.outcome.loads[name]
+            capacity = each.replicas * each.profile.throughput_per_s(each.cap)
+            lines.append(
+                f"  {name}: {each.replicas} replicas, max_batch={each.cap}, {capacity:.0f}/s at "
+                f"most; waits {1000 * load.wait_s:.1f} ms, runs "
+                f"{1000 * each.profile.quantile_s(max(round(load.batch), 1), 0.95):.1f} ms (p95) "
+                f"in batches of {load.batch:.1f}"
+            )
+        limit = f"beyond {self.capacity_per_s:.0f}/s it falls behind"
+        lines.append(f"{self.limiting_stage} limits: {limit}")
+        return "\n".join(lines)
+
+
+def plan(
+    application: Pipeline,
+    slo: SLO,
+    profiles: Mapping[str, Profile],
+    *,
+    late: LateName | None = None,
+    costs: Mapping[str, float] | None = None,
+    replicas_max: int = 1000,
+    hop_s: float = HOP_S,
+    seed: int = 0,
+) -> Plan:
+    """Choose the caps and replicas with which a pipeline keeps a service-level objective.
+
+        profiles = {"vision": serve.profile(Vision.bind(), images)}
+        slo = serve.SLO(latency_s=0.2, rate_per_s=120)
+        plan = serve.plan(serve.pipeline(vision=Vision), slo, profiles)
+        print(plan)
+        serve.run(plan.application)
+
+    application:   the pipeline. Its own `max_batch` and `num_replicas` are not looked at.
+    profiles:      of each stage, by its name in the pipeline.
+    late:          what stages do with queries that can't be in time: "drop" answers LateError,
+                   "serve" runs them behind all others; None: each stage as it is declared.
+    costs:         of one replica, by stage; 1 for a stage that is not named.
+    replicas_max:  of one stage.
+    hop_s:         one way from a replica to the next, in seconds; more for values of many MB.
+
+    Returns: a Plan, whose numbers come from the profiles: queries at random, no replica dies, and
+             no stage takes the CPU of another beyond what the profile saw.
+    Raises:  UnattainableError if the objective can't be had, with the stage and the numbers that
+             stand in the way; TypeError or ValueError for an argument that is none.
+    Cost:    seconds: some 20 to 60 simulations of thousands of queries.
+    Source:  Vortex 5.2 and 8; InferLine (a planner that simulates).
+    """
+    if not isinstance(application, Pipeline):
+        raise TypeError(f"plan() takes what pipeline(...) returns, not {application!r}")
+    graph = _graph(application, profiles, late, costs or {}, hop_s)
+    chosen = agree(slo, graph, replicas_max=replicas_max, seed=seed)
+    if late is not None:
+        stages = {name: each.options(late=late) for name, each in application.spec.stages.items()}
+        application = application.replace(stages=stages)
+    return Plan(slo=slo, graph=chosen.graph, seed=seed, pipeline=application)
+
+
+def _graph(
+    application: Pipeline,
+    profiles: Mapping[str, Profile],
+    late: LateName | None,
+    costs: Mapping[str, float],
+    hop_s: float,
+) -> Graph:
+    """Return what the plan is made of. Raises ValueError for names that don't fit."""
+    stages = application.spec.stages
+    if lacking := [name for name in stages if name not in profiles]:
+        raise ValueError(
+            f"stage {lacking[0]} has no profile; make one: "
+            f"profiles[{lacking[0]!r}] = serve.profile(stage, queries)"
+        )
+    for what, given in (("profiles", profiles), ("costs", costs)):
+        if unknown := sorted(given.keys() - stages.keys()):
+            raise ValueError(f"{what}[{unknown[0]!r}] is of no stage; there are {list(stages)}")
+    for name, cost in costs.items():
+        if not 0 < cost < math.inf:
+            raise ValueError(f"costs[{name!r}]={cost!r} must be a number above 0, and finite")
+    models = {
+        name: StageModel(profiles[name], 1, 1, each.inputs, Late(late) if late else each.late)
+        for name, each in stages.items()
+    }
+    return Graph(
+        models,
+        {name: costs.get(name, 1.0) for name in stages},
+        application.spec.replicas,
+        hop_s,
+    )
+
+
+def _with_plan(stage: AnyStage, planned: StageModel) -> AnyStage:
+    """Return a stage with the plan's cap and replicas."""
+    scaling = stage.serve_options.get("autoscaling_config")
+    if scaling is None:
+        return stage.options(max_batch=planned.cap, num_replicas=planned.replicas)
+    is_plain = isinstance(scaling, Mapping)
+    fields: Mapping[str, Any] = scaling if is_plain else vars(scaling)
+    bounds = {
+        "initial_replicas": planned.replicas,
+        "min_replicas": min(fields.get("min_replicas", 1), planned.replicas),
+        "max_replicas": max(fields.get("max_replicas", 1), planned.replicas),
+    }
+    changed = {**scaling, **bounds} if is_plain else scaling.model_copy(update=bounds)
+    return replace(
+        stage.options(max_batch=planned.cap),
+        serve_options={**stage.serve_options, "autoscaling_config": changed},
+    )

@@ -1,0 +1,92 @@
+"""Plans: the application gets their caps, replicas and latency; names that don't fit are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hoplite_ray import serve
+from hoplite_ray.serve.slo.contract import SLO
+from hoplite_ray.serve.slo.plan import Plan, plan
+from tests.unit.serve_profiles import line
+
+PROFILES = {"text": line(0.02, 0.002), "cross": line(0.005, 0.0005)}
+OBJECTIVE = SLO(latency_s=0.2, rate_per_s=500)
+
+
+@serve.stage(max_batch=7)
+class Text:
+    def __call__(self, queries: list[Any]) -> list[Any]:
+        return queries
+
+
+def planned(**options: Any) -> Plan:
+    stages = {"text": Text, "cross": Text.after("text")}
+    application = serve.pipeline(stages, deadline_s=9.0)
+    return plan(application, OBJECTIVE, PROFILES, **options)
+
+
+def test_the_application_has_the_plans_caps_replicas_and_latency() -> None:
+    made = planned(late="drop")
+    spec = made.application.spec
+    for name, each in spec.stages.items():
+        assert each.max_batch == made.caps[name]
+        assert each.serve_options["num_replicas"] == made.replicas[name]
+        assert each.late.value == "drop"
+    assert (spec.latency_s, spec.deadline_s) == (0.2, 9.0)
+    assert made.pipeline.spec.stages["text"].max_batch == 7, "as it was"
+    assert made.cost == sum(made.replicas.values())
+
+
+def test_a_plan_explains_itself() -> None:
+    text = str(planned())
+    for words in ("200 ms for all but 1 % of 500", "expected", "text: ", "max_batch=", " limits"):
+        assert words in text
+
+
+def test_a_plan_draws_its_curve(tmp_path: Path) -> None:
+    path = tmp_path / "curve.svg"
+    figure = planned().plot([50, 400, 700], path)
+    assert len(figure.axes) == 2
+    assert b"queries a second" in path.read_bytes()
+
+
+@pytest.mark.parametrize("as_object", [False, True])
+def test_a_stage_that_scales_begins_with_the_plans_replicas(as_object: bool) -> None:
+    from ray.serve.config import AutoscalingConfig
+
+    given = {"min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 5}
+    scaling = AutoscalingConfig(**given) if as_object else given
+    application = serve.pipeline(text=Text.options(autoscaling_config=scaling))
+    made = plan(application, SLO(latency_s=0.1, rate_per_s=2000), {"text": PROFILES["text"]})
+    options = made.application.spec.stages["text"].serve_options
+    got: Any = options["autoscaling_config"]
+    fields = vars(got) if as_object else got
+    assert fields["initial_replicas"] == fields["max_replicas"] == made.replicas["text"] > 2
+    assert (fields["min_replicas"], fields["target_ongoing_requests"]) == (1, 5)
+    assert "num_replicas" not in options
+
+
+@pytest.mark.parametrize(
+    ("profiles", "costs", "why"),
+    [
+        ({"text": PROFILES["text"]}, {}, "stage cross has no profile"),
+        ({**PROFILES, "vision": PROFILES["text"]}, {}, r"profiles\['vision'\] is of no stage"),
+        (PROFILES, {"vision": 1.0}, r"costs\['vision'\] is of no stage"),
+        (PROFILES, {"text": 0.0}, r"costs\['text'\]=0.0"),
+    ],
+)
+def test_names_and_costs_that_do_not_fit_are_named(
+    profiles: dict[str, Any], costs: dict[str, float], why: str
+) -> None:
+    application = serve.pipeline(text=Text, cross=Text.after("text"))
+    with pytest.raises(ValueError, match=why):
+        plan(application, OBJECTIVE, profiles, costs=costs)
+
+
+def test_a_plan_is_of_a_pipeline() -> None:
+    vote: Any = serve.ensemble(Text)
+    with pytest.raises(TypeError, match="what pipeline"):
+        plan(vote, OBJECTIVE, PROFILES)
