@@ -38,7 +38,7 @@ from hoplite_ray.serve.graph.votes import Answer
 from hoplite_ray.serve.slo.contract import SLO, Prediction
 from hoplite_ray.serve.slo.plan import Plan, plan
 from hoplite_ray.serve.slo.profile import BatchProfile, Profile
-from hoplite_ray.serve.slo.profiling import profile
+from hoplite_ray.serve.slo.profiling import observe, profile
 from hoplite_ray.serve.stages.compute import query_ids
 from hoplite_ray.serve.stages.declare import Stage, stage
 
@@ -58,6 +58,7 @@ __all__ = [
     "Stage",
     "UnattainableError",
     "ensemble",
+    "observe",
     "pipeline",
     "plan",
     "profile",

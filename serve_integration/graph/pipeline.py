@@ -44,8 +44,8 @@ class PipelineSpec:
     replicas: int
     latency_s: float | None
 
-    def build(self) -> Application:
-        """Return the Serve application."""
+    def build(self, ingress: type[Ingress] = Ingress) -> Application:
+        """Return the Serve application. A subclass of its ingress may make queries itself."""
         nodes: dict[str, Any] = {}
         for name in reversed(self.stages):
             following = consumers(self.stages, name) if self.edges == "worlds" else []
@@ -58,7 +58,7 @@ class PipelineSpec:
             else {name: node for name, node in nodes.items() if len(inputs[name]) != 1}
         )
         options = ingress_options(self.replicas, self.deadline_s)
-        return serve.deployment(**options)(Ingress).bind(
+        return serve.deployment(**options)(ingress).bind(
             shown, inputs, self.edges, self.deadline_s, self.latency_s
         )
 

@@ -16,7 +16,7 @@ from typing import Any
 
 _FORMAT = 1  # of the file
 _KNEE = 0.95  # of the best throughput: beyond the knee a batch only takes longer
-_SAMPLES_MIN = 3  # of one size, for a distribution
+SAMPLES_MIN = 3  # of one size, for a distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class BatchProfile:
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
             raise ValueError(f"a batch of size {self.size!r}: sizes are whole numbers from 1 on")
-        if len(self.service_s) < _SAMPLES_MIN:
+        if len(self.service_s) < SAMPLES_MIN:
             raise ValueError(
                 f"batches of {self.size}: {len(self.service_s)} service times are no distribution; "
-                f"measure at least {_SAMPLES_MIN}"
+                f"measure at least {SAMPLES_MIN}"
             )
         if not all(math.isfinite(each) and each > 0 for each in self.service_s):
             raise ValueError(f"batches of {self.size}: a service time is not a number above 0")
@@ -119,6 +119,17 @@ class Profile:
         """
         at = min(bisect.bisect_left(self._sizes, size), len(self._sizes) - 1)
         return max(each.memory_bytes for each in self.batches[: at + 1])
+
+    def drift(self, seen: Profile) -> float:
+        """Return how much longer batches take in another profile, in times of this one's.
+
+        Sizes count by how often they were seen.
+        """
+        took_s = expected_s = 0.0
+        for each in seen.batches:
+            took_s += math.fsum(each.service_s)
+            expected_s += len(each.service_s) * self.mean_s(each.size)
+        return took_s / expected_s
 
     def _between(self, size: int, value: Any) -> float:
         """Interpolate a value of measured sizes; beyond them it never falls."""

@@ -1,4 +1,4 @@
-"""Profiles a stage where a replica of it would run: in an actor of its own, with its options.
+"""Profiles a stage where a replica of it would run, or from the batches that its replicas run.
 
 Source: Vortex 5.2.
 """
@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray import serve
 
-from hoplite_ray.serve.slo.profile import BatchProfile, Profile
+from hoplite_ray.serve.slo.profile import SAMPLES_MIN, BatchProfile, Profile
 from hoplite_ray.serve.stages.compute import Compute, make_user
 from hoplite_ray.serve.stages.declare import AnyStage, Stage, StageLike
 
@@ -105,6 +106,35 @@ def profile(
         start_s,
         _describe_place(measured, neighbours),
     )
+
+
+def observe(stage: str, application: str = "default", *, timeout_s: float = 30.0) -> Profile:
+    """Return a profile of the last batches that a stage's replicas ran, without any of its own.
+
+        seen = serve.observe("vision", "search")
+        print(profile.drift(seen))      # 1.3: batches take 1.3 times as long as profiled
+
+    stage:        its name in the pipeline.
+    application:  the name under which it runs.
+
+    Returns: a profile of the sizes of which three batches or more ran, at most 64 of each replica.
+             It has no memory and no start.
+    Raises:  ValueError if no size has run three times; TimeoutError; what Serve raises if there is
+             no such application or stage.
+    """
+    handle = serve.get_deployment_handle(stage, application)
+    times: dict[int, list[float]] = {}
+    for report in handle.broadcast("report_times").results(timeout_s=timeout_s):
+        for size, took_s in report.items():
+            times.setdefault(size, []).extend(took_s)
+    enough = {size: times[size] for size in sorted(times) if len(times[size]) >= SAMPLES_MIN}
+    if not enough:
+        raise ValueError(
+            f"stage {stage} of {application} has run no size of batches {SAMPLES_MIN} times yet; "
+            "ask again later, or profile it by serve.profile"
+        )
+    batches = tuple(BatchProfile(size, tuple(took_s)) for size, took_s in enough.items())
+    return Profile(stage, batches, where={"application": application})
 
 
 def _check(stage: Any, queries: Sequence[Any]) -> AnyStage:

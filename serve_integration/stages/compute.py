@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import logging
 import time
 import traceback
 from collections.abc import Coroutine, Generator, Sequence
@@ -25,7 +26,10 @@ from hoplite_ray.serve.errors import BusyError, LateError
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.batching import Batches
 from hoplite_ray.serve.stages.declare import AnyStage
+from hoplite_ray.serve.stages.estimates import Drift, RecentTimes
 from hoplite_ray.serve.stages.worker import Worker
+
+_serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
 
 WAITING_MAX = 4096  # queries that wait at one replica; the next one is answered with BusyError
 
@@ -94,6 +98,8 @@ class Compute:
         self._is_async = inspect.iscoroutinefunction(user.__call__)
         self._worker = Worker(f"stage-{name}")
         self._batches = Batches[Run](cap=stage.max_batch, waiting_max=WAITING_MAX, late=stage.late)
+        self._recent = RecentTimes()
+        self._drift = Drift(stage.expected_s)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def close(self) -> None:
@@ -121,6 +127,10 @@ class Compute:
         answer.add_done_callback(lambda _: self._end_run(ticket))
         self._take_batch()
         return answer
+
+    def report_times(self) -> dict[int, list[float]]:
+        """Return how long the last batches of each size took, in seconds."""
+        return self._recent.report()
 
     async def run_batch(self, values: Sequence[Any]) -> float:
         """Run values as one batch, beside the queue; returns the seconds that the stage was busy.
@@ -218,7 +228,22 @@ class Compute:
                 run.answer.set_result(answer)
         metrics.observe("serve_stage_ms", took_s * 1000, part="compute")
         self._batches.finish(len(runs), took_s)
+        self._learn(len(runs), took_s)
         self._take_batch()
+
+    def _learn(self, size: int, took_s: float) -> None:
+        """Keep a batch's time, and tell when the plan's profile is not true any more."""
+        self._recent.learn(size, took_s)
+        ratio = self._drift.learn(size, took_s)
+        if ratio is None:
+            return
+        metrics.set_gauge("serve_drift", ratio)
+        if self._drift.judge(ratio):
+            _serve_logger.warning(
+                "batches of stage %s take %.2f times as long as its profile says: profile it again "
+                "and plan anew, or look for what takes its CPU",
+                *(self._name, ratio),
+            )
 
     def _run_batch(self, runs: list[Run], began_s: float, loop: asyncio.AbstractEventLoop) -> None:
         steps = self._bisect(runs)

@@ -38,6 +38,7 @@ class Stage(Generic[P, T]):
     late: Late
     serve_options: Mapping[str, object]
     inputs: tuple[str, ...] = ()
+    expected_s: tuple[float, ...] = ()  # of batches of 1, 2 and so on, by the profile of a plan
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = field(default=((), {}))
 
     def __call__(self, *args: object, **kwargs: object) -> T:

@@ -1,12 +1,17 @@
-"""Estimates that a stage learns while it runs: of batches, of later stages, of arrivals. Pure."""
+"""What a stage learns while it runs: of its batches, of later stages, of arrivals. Pure."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Sequence
 
 _REMEMBERED = 0.98  # by which a batch's weight falls with each later one: some fifty count
 _FIRST = 3  # batches, of which the slow ones of a cold model are forgotten
 _RATE_S = 1.0  # after which an arrival counts e times less
+_RECENT = 64  # batches of each size that are kept
+_WINDOW = 50  # batches that are compared with the profile
+_DRIFT_MIN, _DRIFT_MAX = 0.8, 1.25  # times the profile's; beyond them the profile is called old
 
 
 class ServiceTime:
@@ -119,3 +124,49 @@ class Arrivals:
         self._faded_count = kept * self._faded_count + self.count
         self._faded_s = kept * self._faded_s + passed_s
         self.count, self._looked_s = 0, now_s
+
+
+class RecentTimes:
+    """The last service times of each batch size, from which a profile can be made."""
+
+    def __init__(self) -> None:
+        self._times: dict[int, deque[float]] = {}  # as many sizes as the stage's cap
+
+    def learn(self, size: int, took_s: float) -> None:
+        """Keep the seconds that a batch of `size` queries took."""
+        self._times.setdefault(size, deque(maxlen=_RECENT)).append(took_s)
+
+    def report(self) -> dict[int, list[float]]:
+        """Return the kept seconds by size."""
+        return {size: list(times) for size, times in self._times.items()}
+
+
+class Drift:
+    """How much longer batches take than their profile says, over the last ones.
+
+    expected_s:  the profile's mean seconds of batches of 1, 2 and so on; none without a profile.
+    """
+
+    def __init__(self, expected_s: Sequence[float]) -> None:
+        self._means_s = expected_s
+        self._count = 0
+        self._took_s = self._expected_s = 0.0
+        self._was_off = False
+
+    def learn(self, size: int, took_s: float) -> float | None:
+        """Learn from a batch; returns the ratio at the end of each window of batches."""
+        if size > len(self._means_s):
+            return None
+        self._count += 1
+        self._took_s += took_s
+        self._expected_s += self._means_s[size - 1]
+        if self._count < _WINDOW:
+            return None
+        ratio = self._took_s / self._expected_s
+        self._count, self._took_s, self._expected_s = 0, 0.0, 0.0
+        return ratio
+
+    def judge(self, ratio: float) -> bool:
+        """Take in a window's ratio; returns True if this one and the one before it are off."""
+        was_off, self._was_off = self._was_off, not _DRIFT_MIN <= ratio <= _DRIFT_MAX
+        return was_off and self._was_off

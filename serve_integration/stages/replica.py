@@ -63,6 +63,10 @@ class Replica:
         stats = await _call_user(own) if own is not None else {}
         return {**(stats or {}), RUNNING_REQUESTS_KEY: self._compute.query_count}
 
+    async def report_times(self) -> dict[int, list[float]]:
+        """Return how long the last batches of each size took, in seconds."""
+        return self._compute.report_times()
+
     async def reconfigure(self, user_config: Any) -> Any:
         """Give Serve's `user_config` to the user's object."""
         own = getattr(self._user, "reconfigure", None)

@@ -74,3 +74,12 @@ def test_a_profile_without_room_names_the_stage(node: Node) -> None:
     greedy = Sleeps.options(ray_actor_options={"num_cpus": 1000})
     with pytest.raises(TimeoutError, match="Sleeps was not profiled within 1 s; look"):
         serve.profile(greedy, [1], (1,), timeout_s=1)
+
+
+def test_running_replicas_are_a_profile_too(node: Node) -> None:
+    app = Application("seen", serve.pipeline(only=Sleeps.options(num_replicas=2)))
+    for number in range(8):
+        assert app.answer(number) == number
+    seen = serve.observe("only", "seen")
+    assert seen.sizes == (1,) and len(seen.batches[0].service_s) == 8
+    assert seen.batches[0].service_s[0] >= _FIXED_S + _EACH_S

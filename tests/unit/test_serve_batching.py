@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hoplite_ray.serve.slo.queueing import StageModel, poisson, simulate
 from hoplite_ray.serve.stages.batching import Batches, Late
-from hoplite_ray.serve.stages.estimates import AfterTime, Arrivals, ServiceTime
+from hoplite_ray.serve.stages.estimates import AfterTime, Arrivals, Drift, RecentTimes, ServiceTime
 from tests.unit.serve_profiles import line
 
 _FIXED_S, _EACH_S = 0.040, 0.001  # the model of the table: 40 ms and 1 ms an item
@@ -313,3 +313,24 @@ def test_no_time_is_ever_negative(batches: list[tuple[int, float]]) -> None:
 def test_limits_are_at_least_one(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Batches(**limits)
+
+
+def test_a_profile_that_is_not_true_any_more_is_noticed_in_two_windows() -> None:
+    drift = Drift((0.1, 0.2))
+    ratios = [drift.learn(1 + n % 2, 1.5 * (0.1 + 0.1 * (n % 2))) for n in range(100)]
+    told = [(at, ratio) for at, ratio in enumerate(ratios) if ratio is not None]
+    assert told == [(49, pytest.approx(1.5)), (99, pytest.approx(1.5))]
+    assert [drift.judge(ratio) for ratio in (1.5, 1.5, 1.0, 0.7, 1.2, 0.7, 0.7)] == [
+        *(False, True, False, False, False, False, True)
+    ]
+    assert all(Drift(()).learn(1, 9.0) is None for _ in range(100)), "without a profile"
+    assert all(drift.learn(3, 9.0) is None for _ in range(100)), "beyond the plan's cap"
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.floats(0, 1)), max_size=300))
+def test_the_last_times_of_each_size_are_kept(batches: list[tuple[int, float]]) -> None:
+    recent = RecentTimes()
+    for size, took_s in batches:
+        recent.learn(size, took_s)
+    for size, kept in recent.report().items():
+        assert kept == [took_s for each, took_s in batches if each == size][-64:]

@@ -112,3 +112,12 @@ def test_sizes_ascend() -> None:
     one = BatchProfile(2, (0.1,) * 3)
     with pytest.raises(ValueError, match="ascend"):
         Profile("S", (one, one))
+
+
+def test_drift_counts_sizes_by_how_often_they_were_seen() -> None:
+    profile = line(0.02, 0.002, sizes=(1, 8))
+    seen = Profile("S", (BatchProfile(1, (0.044,) * 3), BatchProfile(4, (0.028,) * 9)))
+    assert profile.drift(seen) == pytest.approx(
+        (3 * 2 * 0.022 + 9 * 0.028) / (3 * 0.022 + 9 * 0.028)
+    )
+    assert profile.drift(profile) == pytest.approx(1)
