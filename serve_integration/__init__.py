@@ -33,7 +33,7 @@ from hoplite_ray.serve.errors import (
     UnattainableError,
 )
 from hoplite_ray.serve.graph.ensemble import ensemble
-from hoplite_ray.serve.graph.pipeline import pipeline
+from hoplite_ray.serve.graph.pipeline import Pipeline, pipeline
 from hoplite_ray.serve.graph.votes import Answer
 from hoplite_ray.serve.slo.contract import SLO, Prediction
 from hoplite_ray.serve.slo.plan import Plan, plan
@@ -50,6 +50,7 @@ __all__ = [
     "EdgeBrokenError",
     "LateError",
     "NoReplicaError",
+    "Pipeline",
     "Plan",
     "PoisonousQueryError",
     "Prediction",

@@ -47,7 +47,7 @@ class PipelineSpec:
     def build(self, ingress: type[Ingress] = Ingress) -> Application:
         """Return the Serve application. A subclass of its ingress may make queries itself."""
         nodes: dict[str, Any] = {}
-        for name in reversed(self.stages):
+        for name in reversed(list(self.stages)):
             following = consumers(self.stages, name) if self.edges == "worlds" else []
             downstream = {each: nodes[each] for each in following}
             nodes[name] = deployment(self.stages[name], name, downstream)

@@ -189,7 +189,7 @@ def _longest_path(graph: Graph, weight_s: Callable[[str], float]) -> tuple[list[
     for name, each in graph.stages.items():
         before_s, path = max((best[of] for of in each.inputs), default=(0.0, []))
         best[name] = before_s + weight_s(name) + 2 * graph.hop_s, [*path, name]
-    longest_s, path = best[next(reversed(graph.stages))]
+    longest_s, path = best[next(reversed(list(graph.stages)))]
     return path, longest_s
 
 

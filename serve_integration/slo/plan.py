@@ -184,7 +184,7 @@ def _with_plan(stage: AnyStage, planned: StageModel) -> AnyStage:
     """Return a stage with the plan's cap and replicas, and what its batches should take."""
     means_s = (planned.profile.mean_s(size + 1) for size in range(planned.cap))
     stage = replace(stage, expected_s=tuple(means_s))
-    scaling = stage.serve_options.get("autoscaling_config")
+    scaling: Any = stage.serve_options.get("autoscaling_config")
     if scaling is None:
         return stage.options(max_batch=planned.cap, num_replicas=planned.replicas)
     is_plain = isinstance(scaling, Mapping)

@@ -6,7 +6,7 @@ from typing import assert_type
 
 from ray.serve import Application
 
-from hoplite_ray.serve import Stage, ensemble, pipeline, stage
+from hoplite_ray.serve import Pipeline, Stage, ensemble, pipeline, stage
 
 
 class Words:
@@ -48,9 +48,11 @@ def test_a_stage_knows_its_class_and_what_that_is_bound_to() -> None:
 
 def test_applications_are_those_of_serve() -> None:
     words = WORDS.bind(3)
-    assert_type(pipeline(words=words, named=NAMED.bind("a").after("words")), Application)
-    assert_type(pipeline({"edges": words}, last=NAMED.bind("a").after("edges")), Application)
-    assert_type(pipeline(only=Decorated), Application)
+    application: Application = pipeline(words=words)
+    assert isinstance(application, Pipeline)
+    assert_type(pipeline(words=words, named=NAMED.bind("a").after("words")), Pipeline)
+    assert_type(pipeline({"edges": words}, last=NAMED.bind("a").after("edges")), Pipeline)
+    assert_type(pipeline(only=Decorated), Pipeline)
     assert_type(ensemble(words, Decorated, {"quorum": words}, combine="mean"), Application)
 
 
