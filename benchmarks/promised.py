@@ -8,6 +8,9 @@ contract  two pipelines of stages that sleep are profiled and planned, and run a
           prediction is of the same arrivals.
 overload  the second pipeline at 1.5 times its capacity: how many queries a second are answered
           within the promised latency. `first in, first out` is the same without a promise.
+systems   two stages at many rates, as a pipeline and as deployments of Serve with `serve.batch`,
+          with Serve's defaults and in its fast mode (RAY_SERVE_THROUGHPUT_OPTIMIZED=1): the share
+          of queries over 200 ms, and the CPU time of all replicas. One replica a stage.
 
 The ingress asks the queries itself, so that a client takes none of the cores.
 """
@@ -15,42 +18,38 @@ The ingress asks the queries itself, so that a client takes none of the cores.
 from __future__ import annotations
 
 import argparse
-import asyncio
+import json
 import math
+import os
 import random
+import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import promised_systems
 import ray
 from figures import OURS, Figure, print_figures
 from meters import machine
+from promised_systems import LATENCY_S, Load, Sleeps
 from ray import serve as ray_serve
 
 from hoplite_ray import serve
-from hoplite_ray.serve.graph.ingress import Ingress
 from hoplite_ray.serve.slo.queueing import poisson
 
-CASES = ("contract", "overload")
+CASES = ("contract", "overload", "systems")
 SHARES = (0.3, 0.6, 0.8)  # of the capacity
 BURST_S, LULL_S = 2.0, 4.0  # mean lengths
 LULL = 0.3  # of the peak rate
 OVERLOAD = 1.5
+OVERLOAD_S = 20.0
+RATES = (10.0, 50.0, 100.0, 150.0, 200.0, 300.0, 400.0)
+SYSTEM_S = 8.0  # of each system at each rate
+CHILD = "import json, sys, promised_systems as it; it.play(**json.loads(sys.argv[1]))"
+FAST = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
 MISS = 0.01
 NO_CPU: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}}
-
-
-class Sleeps:
-    """A model on an accelerator: a batch takes a time of its own, and each query some more."""
-
-    def __init__(self, fixed_s: float, each_s: float) -> None:
-        self._fixed_s, self._each_s = fixed_s, each_s
-
-    def __call__(self, queries: list[Any]) -> list[Any]:
-        time.sleep(self._fixed_s + self._each_s * len(queries))
-        return queries
 
 
 class Joins(Sleeps):
@@ -68,32 +67,6 @@ PIPELINES = {
     "a join": {"text": TEXT, "vision": VISION, "cross": CROSS.after("text", "vision")},
 }
 LATENCIES_S = {"a chain": 0.4, "a join": 0.35}
-
-
-class Load(Ingress):
-    """An ingress that asks queries itself."""
-
-    async def run(self, arrivals_s: Sequence[float]) -> tuple[list[float], list[float]]:
-        """Ask a query at each of these times; returns when each was asked, and how long it took.
-
-        A query without an answer took infinitely long.
-        """
-        began_s = time.monotonic()
-        came_s: list[float] = []
-        asking = []
-        for at_s in arrivals_s:
-            await asyncio.sleep(began_s + at_s - time.monotonic())
-            came_s.append(time.monotonic() - began_s)
-            asking.append(asyncio.create_task(self._timed_ask()))
-        return came_s, await asyncio.gather(*asking)
-
-    async def _timed_ask(self) -> float:
-        began_s = time.monotonic()
-        try:
-            await self.ask(0)
-        except TimeoutError:
-            return math.inf
-        return time.monotonic() - began_s
 
 
 @contextmanager
@@ -210,6 +183,35 @@ def overload(rate_per_s: float, seconds: float, budget_s: float) -> Iterator[Fig
         )
 
 
+def systems(rates: Sequence[float], seconds: float, rounds: int) -> Iterator[Figure]:
+    """Compare whole systems; each mode of Serve has a process, and so a Ray, of its own."""
+    modes: dict[str, dict[str, str]] = {"": {}, ", fast mode": FAST}
+    told: dict[tuple[float, str], list[dict[str, Any]]] = {}
+    for _ in range(rounds):
+        for mode, environment in modes.items():
+            names = [each for each in promised_systems.SYSTEMS if not mode or "Serve" in each]
+            asked = {"names": names, "rates": rates, "seconds": seconds, "mode": mode}
+            ran = subprocess.run(
+                [sys.executable, "-c", CHILD, json.dumps(asked)],
+                env=os.environ | environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+            for line in ran.stdout.splitlines():
+                if line.startswith("{"):
+                    record = json.loads(line)
+                    told.setdefault((record["rate"], record["system"]), []).append(record)
+    for (rate, by), records in told.items():
+        misses = tuple(each["miss"] for each in records)
+        cpu_s = tuple(each["cpu_s"] for each in records)
+        over = f"{rate:g} queries a second: over {1000 * LATENCY_S:g} ms"
+        print(f"{over}, {by}: {misses[0]:.2%}, CPU {1000 * cpu_s[0]:.2f} ms a query", flush=True)
+        yield Figure(case=over, by=by, unit="share", samples=misses, goal=MISS)
+        costs = f"{rate:g} queries a second: CPU of a query"
+        yield Figure(case=costs, by=by, unit="s", samples=cpu_s)
+
+
 def _quantile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(math.ceil(share * len(ordered)), len(ordered)) - 1]
@@ -233,17 +235,20 @@ def main() -> int:
     where = machine()
     print(", ".join(f"{what} {value}" for what, value in where.items()))
     rate, seconds, budget_s = (20.0, 1.0, 0.2) if asked.toy else (asked.rate, asked.seconds, 6.0)
-    ray.init("local", num_cpus=4, log_to_driver=False, include_dashboard=False)
     figures: list[Figure] = []
-    try:
-        ray_serve.start(proxy_location="Disabled")
-        if "contract" in chosen:
-            figures += contract(rate, seconds, budget_s)
-        if "overload" in chosen:
-            figures += overload(rate, seconds, budget_s)
-    finally:
-        ray_serve.shutdown()
-        ray.shutdown()
+    if "contract" in chosen or "overload" in chosen:
+        ray.init("local", num_cpus=4, log_to_driver=False, include_dashboard=False)
+        try:
+            ray_serve.start(proxy_location="Disabled")
+            if "contract" in chosen:
+                figures += contract(rate, seconds, budget_s)
+            if "overload" in chosen:
+                figures += overload(rate, min(seconds, OVERLOAD_S), budget_s)
+        finally:
+            ray_serve.shutdown()
+            ray.shutdown()
+    if "systems" in chosen:
+        figures += systems(RATES[1:2], 1.0, 1) if asked.toy else systems(RATES, SYSTEM_S, 1)
     if asked.toy:
         print("toy sizes: they prove only that it runs")
     if asked.json:

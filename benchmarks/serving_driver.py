@@ -115,14 +115,14 @@ class Driver:
     ) -> dict[str, Any]:
         array = ranks.values(size_bytes, 0)
         query = {"array": array, "stamps_ns": (), "whole": whole}
-        pids = [*_pids(name), *_proxies()]
+        pids = [*replica_pids(name), *_proxies()]
         hops_ns: list[int] = []
         through_ns: list[int] = []
         taken_ns: list[int] = []
         used_s = 0.0
         for number in range(-WARM_UP, queries):
             if number == 0:
-                hops_ns, through_ns, taken_ns, used_s = [], [], [], _cpu_s(pids)
+                hops_ns, through_ns, taken_ns, used_s = [], [], [], cpu_of(pids)
             began_ns = time.monotonic_ns()
             answer = await _within(self._handles[name].remote(query))
             taken_ns.append(time.monotonic_ns() - began_ns)
@@ -131,7 +131,7 @@ class Driver:
             through_ns.append(stamps[-1] - stamps[0])
             if whole and number == 0 and not np.array_equal(answer["array"], array):
                 raise ValueError(f"{name} has answered another array")
-        used_s = _cpu_s(pids) - used_s
+        used_s = cpu_of(pids) - used_s
         return {
             "hops_ms": _ms(hops_ns),
             "through_ms": _ms(through_ns),
@@ -160,7 +160,7 @@ class Driver:
         load = asyncio.create_task(_constant(lambda number: _within(handle.remote(number)), rate))
         await asyncio.sleep(before_s)
         known = {path.name for path in folder.iterdir()}
-        victim = await _aimed(folder, stage, set(_pids(name, stage)))
+        victim = await _aimed(folder, stage, set(replica_pids(name, stage)))
         killed_ns = time.monotonic_ns()
         os.kill(victim, signal.SIGKILL)
         made_ns, begun_ns = await _replaced(folder, stage, known)
@@ -324,7 +324,7 @@ async def _killed(name: str, count: int, chance: random.Random, pause_s: float) 
     while kills.total() < count:
         await asyncio.sleep(chance.uniform(0, pause_s))
         stage = chance.choice(stages.SEARCH_STAGES)
-        living = sorted(set(_pids(name, stage)) - dead)
+        living = sorted(set(replica_pids(name, stage)) - dead)
         if not living:
             continue  # Serve is about to replace the last one that was killed
         victim = chance.choice(living)
@@ -374,8 +374,8 @@ def _begun(diary: Path) -> list[tuple[int, int]]:
     return [(int(number), int(at_ns)) for number, at_ns in map(str.split, lines)]
 
 
-def _pids(name: str, deployment: str = "") -> list[int]:
-    """The processes of an application's replicas, or of one deployment's."""
+def replica_pids(name: str, deployment: str = "") -> list[int]:
+    """Return the processes of an application's replicas, or of one deployment's."""
     mark = f"{REPLICA_NAME}{name}#" + (f"{deployment}#" if deployment else "")
     return _processes(mark)
 
@@ -389,7 +389,8 @@ def _processes(mark: str) -> list[int]:
     return [each["Pid"] for each in alive if each["Pid"] and each["Name"].startswith(mark)]
 
 
-def _cpu_s(pids: list[int]) -> float:
+def cpu_of(pids: list[int]) -> float:
+    """Return the CPU seconds that these processes have used."""
     return sum(cpu_s(pid) or 0.0 for pid in pids)
 
 

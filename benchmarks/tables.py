@@ -79,6 +79,13 @@ TABLES = (
         needs_root=True,
     ),
     Table(
+        "promised",
+        "A promised latency",
+        "Pipelines run as planned; above their capacity; and beside plain Serve at many rates.",
+        ("promised",),
+        1200,
+    ),
+    Table(
         "worlds",
         "Messages over worlds",
         "Up to three processes send messages to one, on one machine.",
