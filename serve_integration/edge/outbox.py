@@ -1,7 +1,8 @@
 """The messages that wait at one end of an edge, and the frames that carry them.
 
-Messages that are posted while a send is under way go together, in the next frame. Arrays on GPUs
-follow their frame by NCCL.
+Messages that are posted in one turn of the event loop, or while a send is under way, go together in
+one frame, so that answers of one batch reach the next stage as one batch. Arrays on GPUs follow
+their frame by NCCL.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Outbox:
         return {each.number for each in self._messages if each.kind in (CALL, CALL_ALONE)}
 
     def post(self, message: Message) -> None:
-        """Send a message now, or in the next frame while a send is under way."""
+        """Send a message at the end of this turn, or after the send that is under way."""
         self._messages.append(message)
         self._queued_bytes += message.total_bytes
         if self._queued_bytes > _QUEUED_BYTES_MAX:
@@ -62,7 +63,7 @@ class Outbox:
         if not self._is_sending:
             self._is_sending = True
             self.has_sent.clear()
-            self._send_next()
+            asyncio.get_running_loop().call_soon(self._send_next)
 
     def stop(self) -> None:
         """Send nothing more, because the edge has broken. `end` must follow."""

@@ -252,7 +252,15 @@ class _World:
             self._end(query, math.inf)
             return
         replica.waiting_since[query.index] = self._now_s
-        self._take(name, number, replica)
+        if not self._comes_another(name, number):
+            self._take(name, number, replica)
+
+    def _comes_another(self, name: str, number: int) -> bool:
+        """Return True if the next query comes with this one, as from one batch of a sender."""
+        if not self._events:
+            return False
+        at_s, _, its_name, its_number, query = self._events[0]
+        return query is not None and (at_s, its_name, its_number) == (self._now_s, name, number)
 
     def _take(self, name: str, number: int, replica: _Replica) -> None:
         while (batch := replica.batches.take(self._now_s)) is not None:

@@ -101,6 +101,7 @@ class Compute:
         self._recent = RecentTimes()
         self._drift = Drift(stage.expected_s)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_take_due = False  # True if the next turn takes a batch
 
     def close(self) -> None:
         """Begin no other batch, and release the user's object."""
@@ -125,7 +126,9 @@ class Compute:
             raise BusyError(f"stage {self._name} has {WAITING_MAX} queries waiting")
         self.query_count += 1
         answer.add_done_callback(lambda _: self._end_run(ticket))
-        self._take_batch()
+        if not self._is_take_due:  # after the other queries of a frame
+            self._is_take_due = True
+            asyncio.get_running_loop().call_soon(self._take_due_batch)
         return answer
 
     def report_times(self) -> dict[int, list[float]]:
@@ -166,6 +169,10 @@ class Compute:
     def _end_run(self, ticket: int) -> None:
         self.query_count -= 1
         self._batches.withdraw(ticket)
+
+    def _take_due_batch(self) -> None:
+        self._is_take_due = False
+        self._take_batch()
 
     def _take_batch(self) -> None:
         batch = self._batches.take(time.monotonic())
