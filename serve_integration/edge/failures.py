@@ -76,6 +76,16 @@ def describe_error(error: BaseException) -> str:
         return f"{type(error).__name__}: <its text can't be had>"
 
 
+def as_exception(error: BaseException) -> Exception:
+    """Return an error that a future takes; others are replaced by a RuntimeError with their text.
+
+    A future takes no StopIteration, for example of a `next` in the user's code.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(describe_error(error))
+
+
 def attach_note(error: Exception, note: str) -> Exception:
     """Return an error with a note.
 

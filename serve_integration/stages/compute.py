@@ -21,7 +21,7 @@ import numpy as np
 
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.edge import NotifyRunning
-from hoplite_ray.serve.edge.failures import attach_note, describe_error, pack_answer
+from hoplite_ray.serve.edge.failures import as_exception, attach_note, pack_answer
 from hoplite_ray.serve.errors import BusyError, LateError
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.batching import Batches
@@ -227,7 +227,7 @@ class Compute:
             if run.answer.done():
                 continue
             if isinstance(answer, BaseException):
-                error = _as_exception(answer)
+                error = as_exception(answer)
                 if not getattr(error, "__notes__", ()):
                     error = attach_note(error, f"in stage {self._name}: it was its answer")
                 run.answer.set_exception(error)
@@ -260,7 +260,7 @@ class Compute:
                 try:
                     answers = self._call_user(wanted)
                 except BaseException as error:  # also SystemExit, which would only end this thread
-                    wanted = steps.throw(_as_exception(error))
+                    wanted = steps.throw(as_exception(error))
                 else:
                     wanted = steps.send(answers)
         except StopIteration as stop:
@@ -280,7 +280,7 @@ class Compute:
                     task = asyncio.current_task()
                     if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                         raise
-                    wanted = steps.throw(_as_exception(error))
+                    wanted = steps.throw(as_exception(error))
                 else:
                     wanted = steps.send(answers)
         except StopIteration as stop:
@@ -320,13 +320,3 @@ class Compute:
                 **{name: [run.value[name] for run in runs] for name in self._stage.inputs}
             )
         return self._user([run.value for run in runs])
-
-
-def _as_exception(error: BaseException) -> Exception:
-    """Return an error that a future takes; others are replaced by a RuntimeError with their text.
-
-    A future takes no StopIteration, for example of a `next` in the user's code.
-    """
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        return error
-    return RuntimeError(describe_error(error))
