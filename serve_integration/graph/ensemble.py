@@ -32,10 +32,11 @@ from hoplite_ray.serve.graph.ingress import (
 from hoplite_ray.serve.graph.votes import Answer, Combine, CombineName, Poll, Verdict
 from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import wait_for_first
+from hoplite_ray.serve.routing.keys import KeyRule
 from hoplite_ray.serve.routing.outlet import close_all, open_outlets
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.declare import Stage, StageLike
-from hoplite_ray.serve.stages.deploy import deployment
+from hoplite_ray.serve.stages.deploy import deployment, find_keys
 
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
 _ALL_S = 30.0  # with a query's deadline, for all members to start; then a quorum is enough
@@ -91,7 +92,7 @@ def ensemble(
     members = {name: deployment(each, name, {}) for name, each in stages.items()}
     options = ingress_options(replicas, deadline_s)
     bound = serve.deployment(**options)(EnsembleIngress)
-    return bound.bind(members, quorum, combine, deadline_s, edges)
+    return bound.bind(members, quorum, combine, deadline_s, edges, keys=find_keys(stages))
 
 
 class EnsembleIngress:
@@ -104,12 +105,13 @@ class EnsembleIngress:
         combine: str | Combine,
         deadline_s: float,
         edges: str,
+        keys: Mapping[str, KeyRule] | None = None,
     ) -> None:
         self._handles = members
         self._quorum = quorum
         self._combine = combine
         self._deadline_s = deadline_s
-        self._outlets = await open_outlets(members, edges, QUERY)
+        self._outlets = await open_outlets(members, edges, QUERY, keys)
         if self._outlets:
             await self._wait_for_members(deadline_s + _ALL_S)
 
@@ -177,7 +179,7 @@ class EnsembleIngress:
         sent = await handoff.share(value, len(self._outlets), QUERY, limit_s)
         left_s = max(deadline_s - loop.time(), 0.001)
         voting = {
-            asyncio.ensure_future(self._ask_member(name, query_id, sent, left_s)): name
+            asyncio.ensure_future(self._ask_member(name, query_id, value, sent, left_s)): name
             for name in self._handles
         }
         waiting = set(voting)
@@ -202,16 +204,20 @@ class EnsembleIngress:
             raise QuorumError(poll.failure(), dict(poll.partial))
         return poll.answer()
 
-    async def _ask_member(self, name: str, query_id: str, value: Any, left_s: float) -> Any:
+    async def _ask_member(
+        self, name: str, query_id: str, value: Any, sent: Any, left_s: float
+    ) -> Any:
+        """Ask a member for its vote: a value, which is sent as `sent`."""
         if not self._outlets:
-            return await self._handles[name].remote(query_id, left_s, 0.0, value)
-        query = Query(query_id, 1, "", value, left_s, {})
+            return await self._handles[name].remote(query_id, left_s, 0.0, sent)
+        query = Query(query_id, 1, "", sent, left_s, {})
         outlet = self._outlets[name]
+        key = outlet.derive_key(value)
 
         def should_wait() -> bool:  # an update may take all members' only replicas at once
             return outlet.is_replaced and not self._has_quorum()
 
-        return await outlet.call(query, should_wait=should_wait)
+        return await outlet.call(query, key=key, should_wait=should_wait)
 
     def _has_quorum(self) -> bool:
         return sum(bool(outlet.replicas) for outlet in self._outlets.values()) >= self._quorum

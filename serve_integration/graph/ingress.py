@@ -12,7 +12,6 @@ import itertools
 import logging
 import math
 import numbers
-import random
 import time
 import uuid
 import warnings
@@ -25,6 +24,7 @@ from hoplite_ray.serve.errors import JoinLostError, PoisonousQueryError
 from hoplite_ray.serve.graph.http import answer_http, is_json
 from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import ask_jointly
+from hoplite_ray.serve.routing.keys import KeyRule
 from hoplite_ray.serve.routing.outlet import DEATHS_MAX, close_all, open_outlets
 from hoplite_ray.serve.routing.query import Merged, Query
 from hoplite_ray.serve.stages.declare import StageLike
@@ -104,13 +104,14 @@ class Ingress:
         edges: str,
         deadline_s: float,
         latency_s: float | None,
+        keys: Mapping[str, KeyRule] | None = None,
     ) -> None:
         self._inputs = inputs
         self._deadline_s = deadline_s
         self._latency_s = latency_s
         self._handles = nodes
-        self._outlets = await open_outlets(nodes, edges, QUERY)
-        self._first = [outlet for name, outlet in self._outlets.items() if not inputs[name]]
+        self._outlets = await open_outlets(nodes, edges, QUERY, keys)
+        self._first = {name: outlet for name, outlet in self._outlets.items() if not inputs[name]}
         self._joins = {
             name: outlet for name, outlet in self._outlets.items() if len(inputs[name]) > 1
         }
@@ -165,13 +166,14 @@ class Ingress:
     async def _ask_by_edges(self, query_id: str, value: Any, limit_s: float) -> Any:
         """Ask a query, and ask it again when the replicas are lost where its inputs would meet."""
         deadline_s = time.monotonic() + limit_s
+        keys = {name: outlet.derive_key(value) for name, outlet in self._outlets.items()}
         value = await handoff.share(value, len(self._first), QUERY, limit_s)
         deaths, ask = 0, uuid.uuid4().hex
         for attempt in itertools.count(1):
             try:
-                query = Query(query_id, attempt, "", value, 0.0, {}, deaths, ask=ask)
+                query = Query(query_id, attempt, "", value, limit_s, {}, deaths, ask=ask)
                 query.grace_s = self._grace_s(limit_s)
-                return await self._attempt(query, deadline_s)
+                return await self._attempt(query, keys, deadline_s)
             except JoinLostError as error:
                 logger.debug("query %s is asked again: %s", query_id, error)
                 deaths = max(deaths, error.deaths)
@@ -182,15 +184,18 @@ class Ingress:
                     ) from error
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _attempt(self, query: Query, deadline_s: float) -> Any:
+    async def _attempt(
+        self, query: Query, keys: Mapping[str, bytes | None], deadline_s: float
+    ) -> Any:
         async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
             joins = {}
             for name, outlet in self._joins.items():
                 await outlet.wait_ready()
-                joins[name] = tuple(random.sample(outlet.replicas, len(outlet.replicas)))
+                joins[name] = outlet.rank_replicas(keys[name])
             left_s = deadline_s - time.monotonic()
             calls = [
-                outlet.call(replace(query, left_s=left_s, joins=joins)) for outlet in self._first
+                outlet.call(replace(query, left_s=left_s, joins=joins), key=keys[name])
+                for name, outlet in self._first.items()
             ]
             answer = await ask_jointly(calls, query.attempt)
         if isinstance(answer, Merged):

@@ -28,7 +28,7 @@ from hoplite_ray.serve.graph.ingress import (
 )
 from hoplite_ray.serve.seams import bound_deployment
 from hoplite_ray.serve.stages.declare import AnyStage, Stage, StageLike
-from hoplite_ray.serve.stages.deploy import deployment
+from hoplite_ray.serve.stages.deploy import deployment, find_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,17 @@ class PipelineSpec:
     def build(self, ingress: type[Ingress] = Ingress) -> Application:
         """Return the Serve application. A subclass of its ingress may make queries itself."""
         nodes: dict[str, Any] = {}
+        keys = find_keys(self.stages)
         for name in reversed(list(self.stages)):
             following = consumers(self.stages, name) if self.edges == "worlds" else []
             downstream = {each: nodes[each] for each in following}
-            nodes[name] = deployment(self.stages[name], name, downstream)
+            # The ingress chooses the replicas of a join, and its senders need no key.
+            chosen = {
+                each: keys[each]
+                for each in following
+                if each in keys and len(self.stages[each].inputs) == 1
+            }
+            nodes[name] = deployment(self.stages[name], name, downstream, chosen)
         inputs = {name: each.inputs for name, each in self.stages.items()}
         shown = (
             nodes
@@ -58,8 +65,9 @@ class PipelineSpec:
             else {name: node for name, node in nodes.items() if len(inputs[name]) != 1}
         )
         options = ingress_options(self.replicas, self.deadline_s)
+        chosen_here = {name: keys[name] for name in shown if name in keys}
         return serve.deployment(**options)(ingress).bind(
-            shown, inputs, self.edges, self.deadline_s, self.latency_s
+            shown, inputs, self.edges, self.deadline_s, self.latency_s, keys=chosen_here
         )
 
 
@@ -95,7 +103,8 @@ def pipeline(
     `handle.remote(x)` answers one query; over HTTP a query and its answer are JSON. The answer of
     the last stage is the query's answer.
 
-    edges:        "worlds"; "serve" runs the same stages over plain handles, for comparison.
+    edges:        "worlds"; "serve" runs the same stages over plain handles, for comparison. Keys of
+                  stages then have no effect.
     deadline_s:   of each query, from when it reaches the ingress. Then TimeoutError.
     deadline_ms:  the same in milliseconds. Deprecated.
     latency_s:    the latency that is promised. Queries that take longer are answered, and counted

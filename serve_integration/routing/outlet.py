@@ -2,7 +2,7 @@
 
 A call goes to the replica with the fewest open calls of this process. A call that its caller gave
 up counts as open until that replica answers another one, because a replica that hangs would look
-idle.
+idle. A query with a key goes to its key's replica (affinity.py).
 
 When an edge breaks, its calls go to another replica. So a death costs its callers a repetition and
 no answer, and user code runs at least once.
@@ -37,8 +37,10 @@ from hoplite_ray.serve.errors import (
     StoredLostError,
 )
 from hoplite_ray.serve.routing import discovery
+from hoplite_ray.serve.routing.affinity import Affinity, Calls
 from hoplite_ray.serve.routing.choice import Decision, ReplicaStatus, decide, least_loaded
 from hoplite_ray.serve.routing.joint import wait_for_first
+from hoplite_ray.serve.routing.keys import KeyRule
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import begin_routing
 from hoplite_ray.worlds.handshake.errors import RefusedError
@@ -53,18 +55,28 @@ _WHY = {Decision.GONE: "had gone before this one came", Decision.UNREACHABLE: "c
 _TELL_S = 5.0  # between two values of a gauge, since Ray's agent forgets older ones
 
 
-async def open_outlets(handles: Mapping[str, Any], edges: str, what: str) -> dict[str, Outlet]:
-    """Open an ingress's outlets by stage; none if Serve's own handles carry its queries."""
+async def open_outlets(
+    handles: Mapping[str, Any], edges: str, what: str, keys: Mapping[str, KeyRule] | None = None
+) -> dict[str, Outlet]:
+    """Open an ingress's outlets by stage; none if Serve's own handles carry its queries.
+
+    keys:  of the stages that have one, by name.
+    """
+    rules = keys or {}
     if edges != "worlds":
         return {}
-    return {name: Outlet(handle, what) for name, handle in handles.items()}
+    return {name: Outlet(handle, what, rules.get(name)) for name, handle in handles.items()}
 
 
 class Outlet:
     """The edges from one replica to one downstream stage. Made in the event loop that uses it."""
 
-    def __init__(self, handle: Any, what: str) -> None:
-        """Begin to open edges; `what` names the requests in errors."""
+    def __init__(self, handle: Any, what: str, rule: KeyRule | None = None) -> None:
+        """Begin to open edges.
+
+        what:  names the requests in errors.
+        rule:  the key of the stage; None: it has none.
+        """
         self._what = what
         self.stage = handle.deployment_name
         self._deployment = (handle.app_name, handle.deployment_name)
@@ -75,6 +87,8 @@ class Outlet:
         self._keep_tasks: set[asyncio.Task[None]] = set()
         self._edges: dict[str, Edge] = {}
         self._abandoned_calls: Counter[Edge] = Counter()  # cancelled since the edge's last answer
+        self._rule = rule
+        self._affinity = Affinity(max_batch=rule.max_batch) if rule is not None else None
         self._draining: dict[str, Edge] = {}  # for queries whose other inputs are there
         self._dead: set[str] = set()  # replicas whose doors refuse connections
         self.is_replaced = False  # True if Serve has removed the last replica, as in an update
@@ -88,6 +102,19 @@ class Outlet:
         """The ids of the replicas that can be called, in order."""
         return sorted(self._edges)
 
+    def derive_key(self, value: Any) -> bytes | None:
+        """Return the digest of a query's key; None if the stage or the query has no key.
+
+        Raises:  what the stage's function of keys raises, with the stage's name as its note.
+        """
+        return None if self._rule is None else self._rule.derive(value)
+
+    def rank_replicas(self, key: bytes | None = None) -> tuple[str, ...]:
+        """Return the replicas for a join, best first: by a query's key, or else by chance."""
+        if self._affinity is None or key is None or not self._edges:
+            return tuple(random.sample(self.replicas, len(self._edges)))
+        return self._affinity.rank(key, self._count_calls())
+
     async def wait_ready(self) -> None:
         """Return when there is a replica that can be called."""
         while not self._edges:
@@ -98,11 +125,13 @@ class Outlet:
         self,
         query: Query,
         *,
+        key: bytes | None = None,
         preferred: Sequence[str] = (),
         should_wait: Callable[[], bool] = lambda: True,
     ) -> Any:
         """Have a replica of the stage answer `query`, which no other call may use.
 
+        key:          the digest of its key; None: any replica is as good.
         preferred:    for a join: the ids of the replicas that may answer, best first.
         should_wait:  returns True if the call is to wait while the stage has no replica.
 
@@ -112,7 +141,9 @@ class Outlet:
         deaths = query.deaths
         deadline_s = _now() + query.left_s
         while True:
-            edge = await self._choose_preferred(preferred, deaths) if preferred else self._choose()
+            edge = (
+                await self._choose_preferred(preferred, deaths) if preferred else self._choose(key)
+            )
             if edge is None:
                 if not should_wait():
                     raise NoReplicaError(f"stage {self.stage} has no replica now")
@@ -159,8 +190,13 @@ class Outlet:
             task.cancel()
         await asyncio.gather(*self._keep_tasks, return_exceptions=True)
 
-    def _choose(self) -> Edge | None:
-        """Return the edge with the fewest calls open or given up; None if there is no edge."""
+    def _choose(self, key: bytes | None = None) -> Edge | None:
+        """Return the edge for a query; None if there is no edge.
+
+        It is that of the key's replica. Without a key, it has the fewest calls open or given up.
+        """
+        if self._affinity is not None and key is not None and self._edges:
+            return self._edges[self._affinity.choose(key, self._count_calls())]
         if len(self._edges) == 1:
             return next(iter(self._edges.values()))
 
@@ -168,6 +204,12 @@ class Outlet:
             each: each.calls_open + self._abandoned_calls[each] for each in self._edges.values()
         }
         return least_loaded(loads, random.random)
+
+    def _count_calls(self) -> dict[str, Calls]:
+        return {
+            replica: Calls(edge.calls_open, self._abandoned_calls[edge])
+            for replica, edge in self._edges.items()
+        }
 
     async def _choose_preferred(self, preferred: Sequence[str], deaths: int) -> Edge:
         """Return the edge to the first of these that is not dead: all senders of a query agree.

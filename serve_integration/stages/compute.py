@@ -13,7 +13,7 @@ import inspect
 import logging
 import time
 import traceback
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.edge import NotifyRunning
 from hoplite_ray.serve.edge.failures import as_exception, attach_note, pack_answer
 from hoplite_ray.serve.errors import BusyError, LateError
+from hoplite_ray.serve.routing.keys import KeyedAnswer, KeyRule
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.batching import Batches
 from hoplite_ray.serve.stages.declare import AnyStage
@@ -84,17 +85,26 @@ class Compute:
     query_count:  the number of these queries.
     """
 
-    def __init__(self, stage: AnyStage, name: str, user: Any, what: str) -> None:
+    def __init__(
+        self,
+        stage: AnyStage,
+        name: str,
+        user: Any,
+        what: str,
+        keys: Mapping[str, KeyRule] | None = None,
+    ) -> None:
         """Begin with no query.
 
         user:  the user's object, whose `__call__` answers batches.
         what:  names its answers in errors.
+        keys:  of the next stages, by name. An answer then comes as a KeyedAnswer.
         """
         self.query_count = 0
         self._stage = stage
         self._name = name
         self._user = user
         self._what = what
+        self._keys = keys or {}
         self._is_async = inspect.iscoroutinefunction(user.__call__)
         self._worker = Worker(f"stage-{name}")
         self._batches = Batches[Run](cap=stage.max_batch, waiting_max=WAITING_MAX, late=stage.late)
@@ -302,7 +312,7 @@ class Compute:
                     f"stage {self._name} answered {len(runs)} queries with a "
                     f"{type(answers).__name__}{size}; return a list with one answer for each"
                 )
-            return [pack_answer(answer, self._what) for answer in answers]
+            return [self._pack(answer) for answer in answers]
         except Exception as error:
             if len(runs) == 1:
                 text = "".join(traceback.format_exception(error))[-_TRACEBACK_MAX:]
@@ -311,6 +321,18 @@ class Compute:
                 return [attach_note(error, f"in stage {self._name}:\n{text}")]
         half = len(runs) // 2
         return (yield from self._bisect(runs[:half])) + (yield from self._bisect(runs[half:]))
+
+    def _pack(self, answer: Any) -> Any:
+        """Pack an answer, with its keys; returns an error in place of one that can't be sent."""
+        packed = pack_answer(answer, self._what)
+        if not self._keys or isinstance(packed, BaseException):
+            return packed
+        try:
+            return KeyedAnswer(
+                packed, {each: rule.derive(answer) for each, rule in self._keys.items()}
+            )
+        except Exception as error:  # of this query alone
+            return error
 
     def _call_user(self, runs: list[Run]) -> Any:
         """Call the user's object; returns its answers, or an awaitable of them."""

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
+from hoplite_ray.serve.routing.keys import KeyFunction
 from hoplite_ray.serve.stages.batching import Late
-from hoplite_ray.serve.stages.options import check_options
+from hoplite_ray.serve.stages.options import check_key, check_options
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class Stage(Generic[P, T]):
     inputs: tuple[str, ...] = ()
     expected_s: tuple[float, ...] = ()  # of batches of 1, 2 and so on, by the profile of a plan
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = field(default=((), {}))
+    key: KeyFunction | None = None
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         name = self.user_class.__name__
@@ -68,7 +70,12 @@ class Stage(Generic[P, T]):
         return replace(self, inputs=stages)
 
     def options(
-        self, *, max_batch: int | None = None, late: LateName | None = None, **options: object
+        self,
+        *,
+        max_batch: int | None = None,
+        late: LateName | None = None,
+        key: KeyFunction | None = None,
+        **options: object,
     ) -> Stage[P, T]:
         """Return the stage with other options, as `Deployment.options` of Serve does.
 
@@ -80,10 +87,11 @@ class Stage(Generic[P, T]):
             self.user_class,
             self.max_batch if max_batch is None else max_batch,
             self.late.value if late is None else late,
+            self.key if key is None else key,
             {**self.serve_options, **options},
         )
         return replace(
-            self, max_batch=made.max_batch, late=made.late, serve_options=made.serve_options
+            made, inputs=self.inputs, arguments=self.arguments, expected_s=self.expected_s
         )
 
 
@@ -104,11 +112,19 @@ def stage(cls: Callable[P, T], /) -> Stage[P, T]: ...
 
 
 @overload
-def stage(*, max_batch: int = ..., late: LateName = ..., **options: object) -> Decorator: ...
+def stage(
+    *, max_batch: int = ..., late: LateName = ..., key: KeyFunction = ..., **options: object
+) -> Decorator: ...
 
 
 def stage(
-    cls: Any = None, /, *, max_batch: int = 32, late: LateName = "serve", **options: object
+    cls: Any = None,
+    /,
+    *,
+    max_batch: int = 32,
+    late: LateName = "serve",
+    key: KeyFunction | None = None,
+    **options: object,
 ) -> Any:
     """Make a class a stage; `options` are those of `serve.deployment`.
 
@@ -119,21 +135,29 @@ def stage(
     max_batch:  of queries in one call. A free stage takes the queries that wait and never waits for
                 more.
     late:       "serve" runs queries whose deadline can't be met; "drop" answers LateError at once.
+    key:        returns the key of a query: text, bytes, a whole number, a tuple of these, or None.
+                Queries with one key go to one replica while loads allow it. It runs where the query
+                is made, and must be quick: `key=lambda query: query["user"]`.
 
-    Raises:  TypeError for a generator, a class without `__call__`, a name that is no option, or an
-             option that the pipeline gives; ValueError for a value that an option can't have.
+    Raises:  TypeError for a generator, a class without `__call__`, a name that is no option, an
+             option that the pipeline gives, or a key that is no function of one value; ValueError
+             for a value that an option can't have.
     """
 
     def decorate(user_class: Any, /) -> AnyStage:
         if not isinstance(user_class, type):
             raise TypeError(f"@stage is for classes, not for {user_class!r}")
-        return _declare(user_class, max_batch, late, options)
+        return _declare(user_class, max_batch, late, key, options)
 
     return decorate if cls is None else decorate(cls)
 
 
 def _declare(
-    user_class: type[Any], max_batch: int, late: str, options: Mapping[str, object]
+    user_class: type[Any],
+    max_batch: int,
+    late: str,
+    key: KeyFunction | None,
+    options: Mapping[str, object],
 ) -> AnyStage:
     """Return a class as a stage. Raises what `stage` does."""
     name = user_class.__name__
@@ -147,4 +171,6 @@ def _declare(
     check_options(name, options)
     if late not in _LATE:
         raise ValueError(f"stage {name}: late={late!r} is none of {_LATE}")
-    return Stage(user_class, max_batch, Late(late), options)
+    if key is not None:
+        check_key(name, key)
+    return Stage(user_class, max_batch, Late(late), options, key=key)

@@ -8,6 +8,7 @@ from typing import Any
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
+from hoplite_ray.serve.routing.keys import KeyRule
 from hoplite_ray.serve.routing.router import ROUTER
 from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.options import misfit
@@ -16,10 +17,25 @@ from hoplite_ray.serve.stages.replica import Replica
 _HEALTH_CHECK_PERIOD_S = 1.0  # a dead replica is replaced after 5 s; after 18 s with Serve's own
 
 
-def deployment(stage: AnyStage, name: str, downstream: Mapping[str, Any]) -> Any:
+def find_keys(stages: Mapping[str, AnyStage]) -> dict[str, KeyRule]:
+    """Return the stages that have a key, by name, as their senders know them."""
+    return {
+        name: KeyRule(name, each.key, each.max_batch)
+        for name, each in stages.items()
+        if each.key is not None
+    }
+
+
+def deployment(
+    stage: AnyStage,
+    name: str,
+    downstream: Mapping[str, Any],
+    keys: Mapping[str, KeyRule] | None = None,
+) -> Any:
     """Return a stage as a node of a Serve application.
 
     downstream:  by name, the nodes of the stages that get its answers.
+    keys:        of those among them whose replicas are chosen here, by a key.
 
     Raises:  TypeError if its class does not take the arguments of `bind`, or its `__call__` does
              not take the lists that it gets.
@@ -43,4 +59,6 @@ def deployment(stage: AnyStage, name: str, downstream: Mapping[str, Any]) -> Any
             request_router_class=ROUTER  # type: ignore[arg-type]
         ),
     }
-    return serve.deployment(**options)(Replica).bind(stage, name, dict(downstream))
+    return serve.deployment(**options)(Replica).bind(
+        stage, name, dict(downstream), dict(keys or {})
+    )

@@ -48,6 +48,22 @@ def check_options(what: str, options: Mapping[str, object]) -> None:
         )
 
 
+def check_key(what: str, key: Any) -> None:
+    """Check a stage's function of keys; `what` is the name of its class.
+
+    Raises:  TypeError for what is no plain function of one value.
+    """
+    if not callable(key):
+        raise TypeError(
+            f"stage {what}: key={key!r} is no function; give one that returns a query's key, as in "
+            'key=lambda query: query["user"]'
+        )
+    if inspect.iscoroutinefunction(key):
+        raise TypeError(f"stage {what}: key={key!r} is async; let it return the key itself")
+    if why := misfit(key, None):
+        raise TypeError(f"stage {what}: key={key!r} is to take one value, the query; {why}")
+
+
 def misfit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> str:
     """Return why a function can't be called with these arguments, or "" if it can."""
     try:

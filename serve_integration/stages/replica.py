@@ -19,6 +19,7 @@ from hoplite_ray.serve.edge.door import Door
 from hoplite_ray.serve.edge.edge import NotifyRunning
 from hoplite_ray.serve.routing import discovery, handoff
 from hoplite_ray.serve.routing.joint import ask_jointly
+from hoplite_ray.serve.routing.keys import KeyedAnswer, KeyRule
 from hoplite_ray.serve.routing.outlet import Outlet, close_all
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
@@ -34,18 +35,25 @@ class Replica:
     """One replica of a stage: the user's object, its batches and its edges. Serve makes it."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, stage: AnyStage, name: str, downstream: dict[str, Any]
+        self,
+        stage: AnyStage,
+        name: str,
+        downstream: dict[str, Any],
+        keys: Mapping[str, KeyRule] | None = None,
     ) -> None:
+        keys = keys or {}
         self._stage = stage
         self._name = name
         self._user: Any = await make_user(stage)
         self._what = f"the answer of stage {name}"
-        self._compute = Compute(stage, name, self._user, self._what)
+        self._compute = Compute(stage, name, self._user, self._what, keys)
         self._joins = ReplicaJoins(name, stage.inputs or ("",), self._answer_joined)
         self._open_queries = 0  # queries that came over edges and are not answered yet
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self._outlets = {each: Outlet(handle, self._what) for each, handle in downstream.items()}
+        self._outlets = {
+            each: Outlet(handle, self._what, keys.get(each)) for each, handle in downstream.items()
+        }
         self._door = Door(self._answer_call, self._what)
         self._metadata = {discovery.METADATA_KEY: await self._door.open()}
 
@@ -168,6 +176,9 @@ class Replica:
         value = await running
         if not self._outlets:
             return value
+        keys: Mapping[str, bytes | None] = {}
+        if isinstance(value, KeyedAnswer):
+            value, keys = value.value, value.keys
         if len(self._outlets) > 1:
             left_s = deadline_s - time.monotonic()
             value = await handoff.share(value, len(self._outlets), self._what, left_s)
@@ -175,6 +186,7 @@ class Replica:
         calls = [
             outlet.call(
                 query.for_next_stage(self._name, value, left_s),
+                key=keys.get(name),
                 preferred=query.joins.get(name, ()),
             )
             for name, outlet in self._outlets.items()

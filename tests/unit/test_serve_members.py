@@ -35,7 +35,9 @@ def test_members_that_are_slow_to_load_are_waited_for(
 ) -> None:
     module = sys.modules[EnsembleIngress.__module__]  # its package has a function of that name
 
-    async def open_outlets(handles: dict[str, Any], edges: str, what: str) -> dict[str, _Outlet]:
+    async def open_outlets(
+        handles: dict[str, Any], edges: str, what: str, keys: Any
+    ) -> dict[str, _Outlet]:
         return {name: _Outlet(handle, what) for name, handle in handles.items()}
 
     monkeypatch.setattr(module, "open_outlets", open_outlets)

@@ -34,7 +34,7 @@ class Decorated:
 
 
 WORDS = stage(Words)
-NAMED = stage(max_batch=8, late="drop", num_replicas=2)(Named)
+NAMED = stage(max_batch=8, late="drop", key=lambda query: query, num_replicas=2)(Named)
 
 
 def test_a_stage_knows_its_class_and_what_that_is_bound_to() -> None:
@@ -63,7 +63,8 @@ def test_mistakes_are_seen_before_anything_runs() -> None:
     mistakes = [
         lambda: WORDS.after(WORDS),  # type: ignore[arg-type]
         lambda: stage(late="never"),  # type: ignore[call-overload]
+        lambda: stage(key="user"),  # type: ignore[call-overload]
         lambda: pipeline(edges="tcp", words=WORDS),  # type: ignore[arg-type]
         lambda: ensemble(WORDS, combine="median"),  # type: ignore[arg-type]
     ]
-    assert len(mistakes) == 4
+    assert len(mistakes) == 5
