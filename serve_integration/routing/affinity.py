@@ -28,7 +28,7 @@ of few queries says little.
 
 Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998
 (rendezvous); Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", SODA 2018
-(the bound); Vortex 4.1 (affinity groups). Design decision 900.
+(the bound); Vortex 4.1 (affinity groups). Design decision 33.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ Pure: it asks the simulation of queueing.py. A plan is chosen in three steps:
     trimming  one replica less, or another cap, wherever the objective is still met
 
 Each step is judged by the same arrivals, and the result by others.
-Source: Vortex 5.2 and 8 (caps, the contract); InferLine (a planner that simulates).
+Source: design decision 32; Vortex 5.2 and 8 (caps, the contract); InferLine (a planner that
+simulates).
 """
 
 from __future__ import annotations

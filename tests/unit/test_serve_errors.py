@@ -18,6 +18,7 @@ MADE = [
     errors.NoReplicaError("none"),
     errors.PoisonousQueryError("3 replicas"),
     errors.QuorumError("1 of 3", {"a": 1}),
+    errors.UnattainableError("at no rate"),
     errors.EdgeBrokenError("gone", was_sent=False, has_begun=True),
     errors.JoinLostError("lost", 2),
     errors.StoredLostError("not here"),
