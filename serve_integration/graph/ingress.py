@@ -103,7 +103,7 @@ class Ingress:
         inputs: dict[str, tuple[str, ...]],
         edges: str,
         deadline_s: float,
-        latency_s: float | None,
+        latency_s: float | None = None,
         keys: Mapping[str, KeyRule] | None = None,
     ) -> None:
         self._inputs = inputs

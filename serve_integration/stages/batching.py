@@ -13,8 +13,8 @@ one. A smaller batch is chosen if batches of its size keep up with the arrivals.
 late, because with it the stage would answer fewer queries in time. So under overload a stage
 answers as many queries in time as it can run.
 
-Source: design decision 31; Vortex 5.1.1 and 5.2 (the cap); Clockwork (what can't be in time need not be run); Nexus (a
-query is dropped early, for the sake of a full batch).
+Source: design decision 31; Vortex 5.1.1 and 5.2 (the cap); Clockwork (what can't be in time need
+not be run); Nexus (a query is dropped early, for the sake of a full batch).
 """
 
 from __future__ import annotations
