@@ -69,7 +69,8 @@ class RayCluster:
         return {"num_cpus": 0, "resources": {f"n{node}": 0.001}}
 
     def add_node(self, name: str, **options: Any) -> Any:
-        options = {**_NODE_OPTIONS, **options, "resources": {name: 1}}
+        resources = {name: 1, **options.pop("resources", {})}
+        options = {**_NODE_OPTIONS, **options, "resources": resources}
         return _retried(lambda: self.cluster.add_node(**options))
 
     def crash_node(self, node: Any) -> None:

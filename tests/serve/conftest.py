@@ -25,6 +25,7 @@ class Node:
     address: str
     http: str
     metrics: str
+    cluster: RayCluster
 
 
 def gpu_count() -> int:
@@ -52,7 +53,7 @@ def node() -> Iterator[Node]:
         ray.init(address=started.cluster.address, log_to_driver=False)
         serve.start(http_options=HTTPOptions(port=serving))
         http, metrics = f"http://127.0.0.1:{serving}", f"http://127.0.0.1:{telling}/metrics"
-        yield Node(started.cluster.address, http, metrics)
+        yield Node(started.cluster.address, http, metrics, started)
     finally:
         serve.shutdown()
         ray.shutdown()
