@@ -4,6 +4,7 @@
     pipeline(a=A, ...)    a graph of stages, with joins
     ensemble(A, B, ...)   models that vote; a death costs a vote
     profile, plan         how long batches take; caps and replicas for a promised latency
+    place                 which stage runs on which device
 
 Between two replicas there is a world of its own. Source: MultiWorld; Vortex; Hoplite 5.4.
 docs/reference/serving.md.
@@ -11,6 +12,7 @@ docs/reference/serving.md.
 The rooms, from the top; each may use the rooms below it, and all may use the modules at the root:
 
     slo/        profiles of stages, and plans that keep a promised latency
+    placement/  which stage runs on which device
     graph/      pipelines and ensembles as Serve applications, and their ingresses
     stages/     the user's class as a deployment: declaration, replica, batches, joins
     routing/    which replica of the next stage answers a query
@@ -35,6 +37,19 @@ from hoplite_ray.serve.errors import (
 from hoplite_ray.serve.graph.ensemble import ensemble
 from hoplite_ray.serve.graph.pipeline import Pipeline, pipeline
 from hoplite_ray.serve.graph.votes import Answer
+from hoplite_ray.serve.placement.devices import (
+    A30,
+    A100_40GB,
+    A100_80GB,
+    H100_80GB,
+    Device,
+    DeviceKind,
+    Slice,
+    cpu_slots,
+    whole_gpu,
+)
+from hoplite_ray.serve.placement.place import Bundle, Component, Fit, place
+from hoplite_ray.serve.placement.placed import Placement
 from hoplite_ray.serve.slo.contract import SLO, Prediction
 from hoplite_ray.serve.slo.plan import Plan, plan
 from hoplite_ray.serve.slo.profile import BatchProfile, Profile
@@ -43,26 +58,40 @@ from hoplite_ray.serve.stages.compute import query_ids
 from hoplite_ray.serve.stages.declare import Stage, stage
 
 __all__ = [
+    "A30",
+    "A100_40GB",
+    "A100_80GB",
+    "H100_80GB",
     "SLO",
     "Answer",
     "BatchProfile",
+    "Bundle",
     "BusyError",
+    "Component",
+    "Device",
+    "DeviceKind",
     "EdgeBrokenError",
+    "Fit",
     "LateError",
     "NoReplicaError",
     "Pipeline",
+    "Placement",
     "Plan",
     "PoisonousQueryError",
     "Prediction",
     "Profile",
     "QuorumError",
+    "Slice",
     "Stage",
     "UnattainableError",
+    "cpu_slots",
     "ensemble",
     "observe",
     "pipeline",
+    "place",
     "plan",
     "profile",
     "query_ids",
     "stage",
+    "whole_gpu",
 ]

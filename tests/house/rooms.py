@@ -58,6 +58,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "hoplite_ray/serve": (
         "__init__",
         "slo",
+        "placement",
         "graph",
         "stages",
         "routing",

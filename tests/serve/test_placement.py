@@ -11,9 +11,9 @@ import ray
 from ray._private import state
 
 from hoplite_ray.serve import pipeline, stage
-from hoplite_ray.serve.slo.devices import Device, DeviceKind, Slice
-from hoplite_ray.serve.slo.placed import Placement
-from hoplite_ray.serve.slo.placement import Component, Fit, place
+from hoplite_ray.serve.placement.devices import Device, DeviceKind, Slice
+from hoplite_ray.serve.placement.place import Component, Fit, place
+from hoplite_ray.serve.placement.placed import Placement
 from tests.serve.conftest import Application, Node
 
 _WHOLE, _HALF = Slice("toy", 8, 2), Slice("toy-half", 4, 1)

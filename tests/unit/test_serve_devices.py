@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.serve.slo.devices import (
+from hoplite_ray.serve.placement.devices import (
     A30,
     A100_40GB,
     A100_80GB,

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hoplite_ray.errors import HopliteError, InvalidArgumentError
-from hoplite_ray.serve.slo.devices import (
+from hoplite_ray.serve.placement.devices import (
     A30,
     A100_40GB,
     Device,
@@ -26,10 +26,10 @@ from hoplite_ray.serve.slo.devices import (
     cpu_slots,
     whole_gpu,
 )
-from hoplite_ray.serve.slo.ordered_sums import Occupant
-from hoplite_ray.serve.slo.placed import Placement
-from hoplite_ray.serve.slo.placement import Bundle, Component, Fit, place
-from hoplite_ray.serve.slo.useful import keep_useful
+from hoplite_ray.serve.placement.ordered_sums import Occupant
+from hoplite_ray.serve.placement.place import Bundle, Component, Fit, place
+from hoplite_ray.serve.placement.placed import Placement
+from hoplite_ray.serve.placement.useful import keep_useful
 from tests.house.tree import ROOT
 
 GIB = 1 << 30

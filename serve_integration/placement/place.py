@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.serve.slo.dealing import deal, sort_nodes, spread
-from hoplite_ray.serve.slo.devices import Device, DeviceKind, Slice
-from hoplite_ray.serve.slo.ordered_sums import (
+from hoplite_ray.serve.placement.dealing import deal, sort_nodes, spread
+from hoplite_ray.serve.placement.devices import Device, DeviceKind, Slice
+from hoplite_ray.serve.placement.ordered_sums import (
     Counts,
     Occupant,
     Pool,
@@ -29,8 +29,14 @@ from hoplite_ray.serve.slo.ordered_sums import (
     maximise_local,
     maximise_sums,
 )
-from hoplite_ray.serve.slo.placed import Berth, Placement, format_gib, measure_edges, name_resources
-from hoplite_ray.serve.slo.useful import keep_useful
+from hoplite_ray.serve.placement.placed import (
+    Berth,
+    Placement,
+    format_gib,
+    measure_edges,
+    name_resources,
+)
+from hoplite_ray.serve.placement.useful import keep_useful
 
 # The largest rate of a replica in units, if no larger unit makes all rates whole: a rate is exact
 # to a unit. HiGHS takes 1 + 1e-6 for a whole number, which is then less than a unit.

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hoplite_ray.serve.slo.ordered_sums import Counts, Pool, Problem
+from hoplite_ray.serve.placement.ordered_sums import Counts, Pool, Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from hoplite_ray.serve.slo.ordered_sums import Occupant
+from hoplite_ray.serve.placement.ordered_sums import Occupant
 
 Names = tuple[str, ...]  # of the slices of a layout
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from typing import Any
 
-from hoplite_ray.serve.slo.devices import Processor, Slice
+from hoplite_ray.serve.placement.devices import Processor, Slice
 
 
 @dataclass(frozen=True, slots=True)
