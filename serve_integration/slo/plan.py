@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from hoplite_ray.serve.graph.pipeline import Pipeline
+from hoplite_ray.serve.placement.place import Component, Fit
 from hoplite_ray.serve.slo.contract import SLO, Contract, Graph, agree
 from hoplite_ray.serve.slo.profile import Profile
 from hoplite_ray.serve.slo.queueing import HOP_S, StageModel
 from hoplite_ray.serve.stages.batching import Late
 from hoplite_ray.serve.stages.declare import AnyStage, LateName
 
+_TAIL = 0.95  # of service times, by which slices are compared
 _POINTS = 14  # of a curve
 _BEYOND = 1.15  # times the capacity: where a curve ends
 
@@ -49,6 +51,37 @@ class Plan(Contract):
             name: _with_plan(each, self.graph.stages[name]) for name, each in spec.stages.items()
         }
         return self.pipeline.replace(stages=stages, latency_s=self.slo.latency_s)
+
+    def components(self, profiles: Mapping[str, Mapping[str, Profile]]) -> list[Component]:
+        """Return the stages as `place` takes them, with what they do on each size of slice.
+
+            components = plan.components({"vision": {"a30": whole, "a30-2g.12gb": half}, ...})
+            print(serve.place(components, [serve.Device("gpu0", serve.A30, "node0")]))
+
+        On a slice a stage runs the largest measured batch whose p95 is no longer than that of the
+        plan's cap, so that the plan's latency holds. A slice on which a single query takes longer
+        is left out.
+
+        profiles:  of each stage, by its name and by the name of the slice that it ran on.
+
+        Raises:  ValueError for a stage without a slice that is fast enough.
+        """
+        found = []
+        for name, stage in self.graph.stages.items():
+            longest_s = stage.profile.quantile_s(stage.cap, _TAIL)
+            fits = {
+                each: fit
+                for each, profile in profiles.get(name, {}).items()
+                if (fit := _fit(profile, longest_s)) is not None
+            }
+            if not fits:
+                raise ValueError(
+                    f"stage {name} is on no slice as fast as planned: a batch may take "
+                    f"{1000 * longest_s:.1f} ms (p95); profile it on a larger slice, or plan with "
+                    "the profile of a slice that you have"
+                )
+            found.append(Component(name, fits))
+        return found
 
     def plot(self, rates: Sequence[float] | None = None, path: str | Path | None = None) -> Any:
         """Draw the latency and the miss rate over the rate of queries; returns the figure.
@@ -178,6 +211,16 @@ def _graph(
         application.spec.replicas,
         hop_s,
     )
+
+
+def _fit(profile: Profile, longest_s: float) -> Fit | None:
+    """Return what a replica does with batches that take no longer; None if none is so fast."""
+    sizes = [size for size in profile.sizes if profile.quantile_s(size, _TAIL) <= longest_s]
+    if not sizes:
+        return None
+    size = max(sizes, key=profile.throughput_per_s)
+    memory_bytes = profile.gpu_bytes(size) or profile.memory_bytes(size)
+    return Fit(profile.throughput_per_s(size), memory_bytes)
 
 
 def _with_plan(stage: AnyStage, planned: StageModel) -> AnyStage:

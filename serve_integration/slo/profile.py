@@ -117,8 +117,15 @@ class Profile:
 
         It is that of the smallest measured size from `size` on, or of the largest.
         """
-        at = min(bisect.bisect_left(self._sizes, size), len(self._sizes) - 1)
-        return max(each.memory_bytes for each in self.batches[: at + 1])
+        return max(each.memory_bytes for each in self._up_to(size))
+
+    def gpu_bytes(self, size: int) -> int:
+        """Return the same of memory on the GPU; 0 without one."""
+        return max(each.gpu_bytes for each in self._up_to(size))
+
+    def _up_to(self, size: int) -> tuple[BatchProfile, ...]:
+        """Return the measured batches up to the smallest size from `size` on."""
+        return self.batches[: bisect.bisect_left(self._sizes, size) + 1]
 
     def drift(self, seen: Profile) -> float:
         """Return how much longer batches take in another profile, in times of this one's.

@@ -13,6 +13,7 @@ from hoplite_ray.serve.slo.plan import Plan, plan
 from tests.unit.serve_profiles import line
 
 PROFILES = {"text": line(0.02, 0.002), "cross": line(0.005, 0.0005)}
+PROFILES_ON_HALF = {"half": line(0.005, 0.0005)}
 OBJECTIVE = SLO(latency_s=0.2, rate_per_s=500)
 
 
@@ -90,3 +91,29 @@ def test_a_plan_is_of_a_pipeline() -> None:
     vote: Any = serve.ensemble(Text)
     with pytest.raises(TypeError, match="what pipeline"):
         plan(vote, OBJECTIVE, PROFILES)
+
+
+def test_a_plan_is_placed_on_slices_that_are_as_fast() -> None:
+    made = planned()
+    longest_s = made.graph.stages["text"].profile.quantile_s(made.caps["text"], 0.95)
+    slow = line(2 * longest_s, 0.001)
+    half = line(0.03, 0.003)
+    components = made.components(
+        {"text": {"a30": PROFILES["text"], "half": half, "slow": slow}, "cross": PROFILES_ON_HALF}
+    )
+    text = {each.name: each for each in components}["text"]
+    assert text.fits.keys() == {"a30", "half"}
+    assert text.fits["a30"].rate_per_s == pytest.approx(
+        PROFILES["text"].throughput_per_s(made.caps["text"])
+    )
+    size = max(n for n in half.sizes if half.quantile_s(n, 0.95) <= longest_s)
+    assert text.fits["half"] == serve.Fit(half.throughput_per_s(size), half.memory_bytes(size))
+    kind = serve.whole_gpu("a30", memory_bytes=64 << 30)
+    halves = serve.whole_gpu("half", memory_bytes=64 << 30)
+    gpus = [serve.Device("gpu0", kind, "node0"), serve.Device("gpu1", halves, "node0")]
+    assert serve.place(components, gpus).replicas == {"cross": {"half": 1}, "text": {"a30": 1}}
+
+
+def test_a_stage_that_no_slice_is_fast_enough_for_is_named() -> None:
+    with pytest.raises(ValueError, match="stage text is on no slice as fast as planned"):
+        planned().components({"text": {"a30": line(9.0, 1.0)}, "cross": PROFILES_ON_HALF})
