@@ -62,7 +62,7 @@ PANELS: dict[str, tuple[Metric, ...]] = {
     ),
     "Batches": (Metric("serve_batch_size", "histogram", "short", "queries in one call", _OF),),
     "Drift": (
-        Metric("serve_drift", "gauge", "x", "time of batches, by that of the plan's profile", _OF),
+        Metric("serve_drift", "gauge", "short", "time of batches, by that of the plan's profile", _OF),
     ),
     "Edges": (
         Metric("serve_edges", "gauge", "short", "to replicas of `stage`", (*_OF, "stage")),
