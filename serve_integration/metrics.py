@@ -61,9 +61,7 @@ PANELS: dict[str, tuple[Metric, ...]] = {
         ),
     ),
     "Batches": (Metric("serve_batch_size", "histogram", "short", "queries in one call", _OF),),
-    "Drift": (
-        Metric("serve_drift", "gauge", "short", "time of batches, by that of the plan's profile", _OF),
-    ),
+    "Drift": (Metric("serve_drift", "gauge", "short", "time of batches, by the profile's", _OF),),
     "Edges": (
         Metric("serve_edges", "gauge", "short", "to replicas of `stage`", (*_OF, "stage")),
         Metric("serve_edges_broken", "counter", "ops", "whose peer died", (*_OF, "stage")),

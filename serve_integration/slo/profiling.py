@@ -75,37 +75,50 @@ def profile(
     neighbours = [(_check(each, its), list(its)) for each, its in beside]
     if not ray.is_initialized():
         ray.init()
-    kept = [ray.put(list(queries)), *(ray.put(its) for _, its in neighbours)]
-    bench = _start(measured)
-    burning = [_start(each) for each, _ in neighbours]
     deadline_s = time.monotonic() + timeout_s
+    name = measured.user_class.__name__
+    try:
+        batches_by_size, start_s = _measure(
+            measured, list(queries), neighbours, sizes, budget_s, seed, deadline_s
+        )
+    except ray.exceptions.GetTimeoutError:
+        raise TimeoutError(
+            f"{name} was not profiled within {timeout_s:g} s; look whether Ray has room for its "
+            "actor (ray status), or give a longer timeout_s"
+        ) from None
+    return Profile(name, batches_by_size, start_s, _describe_place(measured, neighbours))
+
+
+_Neighbours = Sequence[tuple[AnyStage, list[Any]]]
+
+
+def _measure(
+    stage: AnyStage,
+    queries: list[Any],
+    neighbours: _Neighbours,
+    sizes: list[int],
+    budget_s: float,
+    seed: int,
+    deadline_s: float,
+) -> tuple[tuple[BatchProfile, ...], float]:
+    """Start the actors, measure, and end them; returns the batches, and how long the start took."""
 
     def wait_for(*refs: Any) -> list[Any]:
-        left_s = max(deadline_s - time.monotonic(), 0.0)
-        try:
-            return ray.get(list(refs), timeout=left_s)
-        except ray.exceptions.GetTimeoutError:
-            raise TimeoutError(
-                f"{measured.user_class.__name__} was not profiled within {timeout_s:g} s; look "
-                "whether Ray has room for its actor (ray status), or give a longer timeout_s"
-            ) from None
+        return ray.get(list(refs), timeout=max(deadline_s - time.monotonic(), 0.0))
 
+    bench, *burning = [_start(each) for each in (stage, *(each for each, _ in neighbours))]
     try:
         start_s, *_ = wait_for(*(each.start.remote() for each in (bench, *burning)))
-        for each, its in zip(burning, kept[1:], strict=True):
+        for each, (_, its) in zip(burning, neighbours, strict=True):
             each.burn.remote(its)
-        warm = bench.warm_up.remote(kept[0], sizes)
-        memory = wait_for(warm)[0]
-        times = wait_for(bench.measure.remote(kept[0], sizes, budget_s, seed))[0]
+        kept = ray.put(queries)
+        [memory] = wait_for(bench.warm_up.remote(kept, sizes))
+        [times] = wait_for(bench.measure.remote(kept, sizes, budget_s, seed))
     finally:
         for each in (bench, *burning):
             ray.kill(each)
-    return Profile(
-        measured.user_class.__name__,
-        tuple(BatchProfile(size, tuple(times[size]), *memory[size]) for size in sizes),
-        start_s,
-        _describe_place(measured, neighbours),
-    )
+    found = (BatchProfile(size, tuple(times[size]), *memory[size]) for size in sizes)
+    return tuple(found), start_s
 
 
 def observe(stage: str, application: str = "default", *, timeout_s: float = 30.0) -> Profile:
@@ -152,9 +165,7 @@ def _start(stage: AnyStage) -> Any:
     return actor.options(**{"num_cpus": 1, **chosen}).remote(stage)
 
 
-def _describe_place(
-    stage: AnyStage, neighbours: Sequence[tuple[AnyStage, Sequence[Any]]]
-) -> Mapping[str, Any]:
+def _describe_place(stage: AnyStage, neighbours: _Neighbours) -> Mapping[str, Any]:
     options: Any = stage.serve_options.get("ray_actor_options") or {}
     return {
         "options": {name: options[name] for name in _OPTIONS if name in options},

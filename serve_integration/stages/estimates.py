@@ -1,4 +1,4 @@
-"""What a stage learns while it runs: of its batches, of later stages, of arrivals. Pure."""
+"""Estimates that a stage learns while it runs: of batches, later stages and arrivals. Pure."""
 
 from __future__ import annotations
 

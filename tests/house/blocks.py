@@ -22,6 +22,7 @@ CLAIMS = {
     ("docs/get-started/first-pipeline.md", "python"): SERVE,
     ("docs/get-started/first-reduce.md", "python"): PROGRAMS,
     ("docs/get-started/first-world.md", "python"): WORLDS,
+    ("docs/how-to/keep-a-latency.md", "python"): SERVE,
     ("docs/how-to/keep-queries-through-failures.md", "python"): SERVE,
     ("docs/how-to/migrate-from-multiworld.md", "python"): WORLDS,
     ("docs/how-to/migrate-from-torch-distributed.md", "python"): WORLDS,
@@ -48,6 +49,7 @@ CLAIMS = {
     ("docs/operate/size.md", "console"): OPERATE,
     ("docs/operate/upgrade.md", "console"): OPERATE,
     ("docs/reference/cli.md", ""): "tests/process/test_operations.py",
+    ("docs/reference/serving.md", "python"): "tests/unit/test_serve_placement.py",
     ("docs/internals/wire.md", "hex"): "native/wire/wire_doc_test.cc",
 }
 _FENCE = re.compile(r"^ *```(\w*)", re.M)

@@ -61,7 +61,7 @@ class World:
         """Yield places of queries without chance: each key comes at even distances."""
         return (number * GOLDEN % 1 for number in itertools.count(1))
 
-    def drawn(self) -> Iterator[float]:
+    def draw_places(self) -> Iterator[float]:
         return iter(self._random.random, None)
 
     def ask(
@@ -73,7 +73,7 @@ class World:
     ) -> dict[int, Counter[str]]:
         """Ask so many queries; returns how many of each key each replica got."""
         found: dict[int, Counter[str]] = defaultdict(Counter)
-        for place in itertools.islice(places or self.drawn(), queries):
+        for place in itertools.islice(places or self.draw_places(), queries):
             number = min(bisect.bisect(self._sums, place), len(self.keys) - 1)
             sender = self._random.choice(senders) if len(senders) > 1 else senders[0]
             found[number][sender.choose(self._digests[number], there)] += 1

@@ -33,7 +33,7 @@ Keys = st.recursive(
 
 
 @pytest.fixture(autouse=True)
-def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+def stop_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outlets and replicas tell Ray's metrics, and no Ray runs here."""
     for name in ("count", "observe", "observe_query", "set_gauge"):
         monkeypatch.setattr(metrics, name, lambda *_, **__: None)
@@ -139,7 +139,7 @@ def test_a_stage_keeps_its_key_under_other_options() -> None:
     )
 
 
-def declared(application: Any) -> dict[str, Any]:
+def read_keys(application: Any) -> dict[str, Any]:
     """Return the keys that each deployment of an application knows, by its name."""
     found, left = {}, [application._bound_deployment]
     while left:
@@ -162,13 +162,13 @@ def test_a_pipeline_gives_each_key_to_those_who_choose_by_it() -> None:
         "join": keyed(Join).after("left", "right"),
         "last": plain.after("join"),
     }
-    found = declared(pipeline(stages))
+    found = read_keys(pipeline(stages))
     assert found == {
         "ingress": {"first": ("first", 8), "join": ("join", 8)},
         "first": {"left": ("left", 8)},
         **{name: {} for name in ("left", "right", "join", "last")},
     }
-    members = declared(ensemble(a=keyed(Cache), b=plain))
+    members = read_keys(ensemble(a=keyed(Cache), b=plain))
     assert members["ingress"] == {"a": ("a", 8)}
 
 

@@ -23,14 +23,14 @@ class Text:
         return queries
 
 
-def planned(**options: Any) -> Plan:
+def make_plan(**options: Any) -> Plan:
     stages = {"text": Text, "cross": Text.after("text")}
     application = serve.pipeline(stages, deadline_s=9.0)
     return plan(application, OBJECTIVE, PROFILES, **options)
 
 
 def test_the_application_has_the_plans_caps_replicas_and_latency() -> None:
-    made = planned(late="drop")
+    made = make_plan(late="drop")
     spec = made.application.spec
     for name, each in spec.stages.items():
         assert each.max_batch == made.caps[name]
@@ -42,14 +42,14 @@ def test_the_application_has_the_plans_caps_replicas_and_latency() -> None:
 
 
 def test_a_plan_explains_itself() -> None:
-    text = str(planned())
+    text = str(make_plan())
     for words in ("200 ms for all but 1 % of 500", "expected", "text: ", "max_batch=", " limits"):
         assert words in text
 
 
 def test_a_plan_draws_its_curve(tmp_path: Path) -> None:
     path = tmp_path / "curve.svg"
-    figure = planned().plot([50, 400, 700], path)
+    figure = make_plan().plot([50, 400, 700], path)
     assert len(figure.axes) == 2
     assert b"queries a second" in path.read_bytes()
 
@@ -94,7 +94,7 @@ def test_a_plan_is_of_a_pipeline() -> None:
 
 
 def test_a_plan_is_placed_on_slices_that_are_as_fast() -> None:
-    made = planned()
+    made = make_plan()
     longest_s = made.graph.stages["text"].profile.quantile_s(made.caps["text"], 0.95)
     slow = line(2 * longest_s, 0.001)
     half = line(0.03, 0.003)
@@ -116,4 +116,4 @@ def test_a_plan_is_placed_on_slices_that_are_as_fast() -> None:
 
 def test_a_stage_that_no_slice_is_fast_enough_for_is_named() -> None:
     with pytest.raises(ValueError, match="stage text is on no slice as fast as planned"):
-        planned().components({"text": {"a30": line(9.0, 1.0)}, "cross": PROFILES_ON_HALF})
+        make_plan().components({"text": {"a30": line(9.0, 1.0)}, "cross": PROFILES_ON_HALF})
