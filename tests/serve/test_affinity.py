@@ -5,24 +5,16 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from hoplite_ray.serve import pipeline, stage
 from tests.ray.raycluster import eventually
-from tests.serve.applications import LIGHT
+from tests.serve.applications import LIGHT, Marks
 from tests.serve.conftest import Application, Node
 
 USERS = range(60)
 STAGES = {"first": 2, "second": 3}  # and their replicas
-
-
-class Marks:
-    """Answers a query with this process beside it."""
-
-    def __call__(self, queries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{**each, "pids": [*each["pids"], os.getpid()]} for each in queries]
 
 
 @pytest.fixture(scope="module")

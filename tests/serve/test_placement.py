@@ -14,6 +14,7 @@ from hoplite_ray.serve import pipeline, stage
 from hoplite_ray.serve.placement.devices import Device, DeviceKind, Slice
 from hoplite_ray.serve.placement.place import Component, Fit, place
 from hoplite_ray.serve.placement.placed import Placement
+from tests.ray.raycluster import eventually
 from tests.serve.conftest import Application, Node
 
 _WHOLE, _HALF = Slice("toy", 8, 2), Slice("toy-half", 4, 1)
@@ -50,7 +51,8 @@ def placement(node: Node) -> Iterator[Placement]:
     ]
     yield placement
     for each in added:
-        node.cluster.crash_node(each)
+        node.cluster.cluster.remove_node(each)
+    assert eventually(lambda: sum(each["Alive"] for each in ray.nodes()) == 1, within_s=60)
 
 
 def count_replicas(application: str) -> Counter[tuple[str, str]]:
@@ -72,6 +74,7 @@ def count_replicas(application: str) -> Counter[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow  # two more Ray nodes
 @pytest.mark.timeout(120)
 def test_replicas_are_where_the_placement_says(placement: Placement) -> None:
     options: dict[str, dict[str, Any]] = placement.serve_options()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import ray
 
 from hoplite_ray import serve
+from tests.ray.raycluster import eventually
 from tests.serve.conftest import Application, Node
+from tests.serve.test_pipeline import metric_names
 
 _FIXED_S, _EACH_S = 0.02, 0.004
 
@@ -83,3 +86,13 @@ def test_running_replicas_are_a_profile_too(node: Node) -> None:
     seen = serve.observe("only", "seen")
     assert seen.sizes == (1,) and len(seen.batches[0].service_s) == 8
     assert seen.batches[0].service_s[0] >= _FIXED_S + _EACH_S
+
+
+def test_misses_late_queries_and_drift_are_metrics(node: Node) -> None:
+    stage = replace(Sleeps, expected_s=(0.001,), max_batch=1)  # 24 times as long as this profile
+    app = Application("missing", serve.pipeline(only=stage, latency_s=0.03, replicas=1))
+    asked = [app.ask(number) for number in range(60)]
+    assert [each.result(timeout_s=60) for each in asked] == list(range(60))
+    wanted = {f"ray_hoplite_serve_{name}" for name in ("drift", "late_total", "missed_total")}
+    assert eventually(lambda: wanted <= metric_names(node), within_s=60)
+    app.delete()
