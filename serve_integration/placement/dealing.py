@@ -121,8 +121,8 @@ def sort_nodes(problem: Problem, counts: Counts) -> Counts:
             nodes, sorted(held, reverse=True), strict=True
         ):
             occupants[node] = its_occupants
-            for at, its in zip(pools[node], its_layouts, strict=True):
-                layouts[at] = its
+            for at, layout_counts in zip(pools[node], its_layouts, strict=True):
+                layouts[at] = layout_counts
     return Counts(tuple(layouts), occupants)
 
 

@@ -83,16 +83,17 @@ class Stage(Generic[P, T]):
 
         Raises:  what `stage` raises for an option.
         """
-        made = _declare(
+        made: Any = _declare(
             self.user_class,
             self.max_batch if max_batch is None else max_batch,
             self.late.value if late is None else late,
             self.key if key is None else key,
             {**self.serve_options, **options},
         )
-        return replace(
+        changed: Stage[P, T] = replace(
             made, inputs=self.inputs, arguments=self.arguments, expected_s=self.expected_s
         )
+        return changed
 
 
 AnyStage = Stage[..., Any]
