@@ -209,7 +209,7 @@ class EnsembleIngress:
     ) -> Any:
         """Ask a member for its vote: a value, which is sent as `sent`."""
         if not self._outlets:
-            return await self._handles[name].remote(query_id, left_s, 0.0, sent)
+            return await self._handles[name].remote(query_id, left_s, sent)
         query = Query(query_id, 1, "", sent, left_s, {})
         outlet = self._outlets[name]
         key = outlet.derive_key(value)

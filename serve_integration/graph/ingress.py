@@ -204,11 +204,11 @@ class Ingress:
 
     async def _ask_by_handles(self, query_id: str, value: Any, limit_s: float) -> Any:
         responses: dict[str, Any] = {}
+        grace_s = self._grace_s(limit_s)
+        grace = {"grace_s": grace_s} if grace_s else {}
         for name, inputs in self._inputs.items():
             values = [responses[each] for each in inputs] or [value]
-            responses[name] = self._handles[name].remote(
-                query_id, limit_s, self._grace_s(limit_s), *values
-            )
+            responses[name] = self._handles[name].remote(query_id, limit_s, *values, **grace)
         async with asyncio.timeout(limit_s):
             return await responses[next(reversed(self._inputs))]
 

@@ -22,7 +22,7 @@ class Query:
                  batch begins and ends.
     sent_s:      when `Outlet.call` sent it, by the sender's wall clock.
     ask:         tells apart the questions of a caller that uses one id several times.
-    grace_s:     the seconds from the promised latency to the deadline; 0 if none is promised.
+    grace_s:     the seconds from when its answer is to be with its sender to the deadline.
     hop_s:       how long it was under way to this replica, by both wall clocks. It does not travel.
     """
 
@@ -57,7 +57,7 @@ class Query:
         return Query(
             *(self.id, self.attempt, name, value, left_s, self.joins, self.deaths),
             ask=self.ask,
-            grace_s=self.grace_s,
+            grace_s=self.grace_s + 2 * self.hop_s,  # the deadline moves by a hop, and the way back
         )
 
     def by_value(self) -> Query:

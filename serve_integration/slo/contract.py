@@ -28,6 +28,7 @@ _MISSES = 100  # that a simulation is to tell from twice as many, at the tolerat
 _BATCHES = 2  # that a query takes part in: the running one, for which it waits, and its own
 _TAIL = 0.95  # of service times, by which caps are chosen
 _HEADROOM = 1.1  # between two steps of growth
+_MORE_MAX = 20  # replicas that are added because of other arrivals
 _HEADROOM_MAX = 8.0  # times the replicas that the mean needs
 
 
@@ -162,26 +163,33 @@ def agree(slo: SLO, graph: Graph, *, replicas_max: int = 1000, seed: int = 0) ->
     grown = _grow(slo, graph, replicas_max, seed)
     judge = _judge(slo, seed)
     chosen = _trim(grown, judge)
-    while not _judge(slo, seed + 1)(chosen):  # by luck of these arrivals
-        chosen = _add_to_busiest(chosen, slo, seed + 1, replicas_max)
-    return Contract(slo, chosen, seed)
+    for _ in range(_MORE_MAX):
+        if _judge(slo, seed + 1)(chosen):
+            return Contract(slo, chosen, seed)
+        chosen = _add_to_busiest(chosen, slo, seed + 1, replicas_max)  # seed's arrivals were lucky
+    raise _why_unattainable(slo, graph, chosen, replicas_max, seed + 1)
 
 
 def _check_latency(slo: SLO, graph: Graph) -> None:
-    """Raise UnattainableError if a query that meets an idle pipeline would be too late."""
+    """Raise UnattainableError if too many queries that meet an idle pipeline would be late.
 
-    def alone_s(name: str) -> float:
-        return graph.stages[name].profile.quantile_s(1, 1 - slo.miss)
+    If one stage is slow and the others are as fast as they ever are, a query is late already.
+    """
+    for slow, stage in graph.stages.items():
 
-    path, longest_s = _longest_path(graph, alone_s)
-    if longest_s <= slo.latency_s:
-        return
-    worst = max(path, key=alone_s)
-    raise UnattainableError(
-        f"{1000 * slo.latency_s:g} ms can't be kept at any rate: a query alone takes "
-        f"{1000 * longest_s:.1f} ms by {' and '.join(path)}, and {worst} has "
-        f"{1000 * alone_s(worst):.1f} ms of them; give a longer latency_s, or a faster {worst}"
-    )
+        def alone_s(name: str, slow: str = slow) -> float:
+            share = 1 - slo.miss if name == slow else 0.0
+            return graph.stages[name].profile.quantile_s(1, share)
+
+        path, longest_s = _longest_path(graph, alone_s)
+        if slow in path and longest_s > slo.latency_s:
+            own_s = stage.profile.quantile_s(1, 1 - slo.miss)
+            raise UnattainableError(
+                f"{1000 * slo.latency_s:g} ms can't be kept at any rate: a share of {slo.miss:g} "
+                f"of the queries takes at least {1000 * longest_s:.1f} ms alone, by "
+                f"{' and '.join(path)}, and {slow} has {1000 * own_s:.1f} ms of them; give a "
+                f"longer latency_s, or a faster {slow}"
+            )
 
 
 def _longest_path(graph: Graph, weight_s: Callable[[str], float]) -> tuple[list[str], float]:

@@ -58,9 +58,8 @@ class Plan(Contract):
             components = plan.components({"vision": {"a30": whole, "a30-2g.12gb": half}, ...})
             print(serve.place(components, [serve.Device("gpu0", serve.A30, "node0")]))
 
-        On a slice a stage runs the largest measured batch whose p95 is no longer than that of the
-        plan's cap, so that the plan's latency holds. A slice on which a single query takes longer
-        is left out.
+        A slice on which batches of the plan's cap take longer than planned (p95) is left out, so
+        that the plan's latency holds on all others.
 
         profiles:  of each stage, by its name and by the name of the slice that it ran on.
 
@@ -72,7 +71,7 @@ class Plan(Contract):
             fits = {
                 each: fit
                 for each, profile in profiles.get(name, {}).items()
-                if (fit := _fit(profile, longest_s)) is not None
+                if (fit := _fit(profile, stage.cap, longest_s)) is not None
             }
             if not fits:
                 raise ValueError(
@@ -213,14 +212,12 @@ def _graph(
     )
 
 
-def _fit(profile: Profile, longest_s: float) -> Fit | None:
-    """Return what a replica does with batches that take no longer; None if none is so fast."""
-    sizes = [size for size in profile.sizes if profile.quantile_s(size, _TAIL) <= longest_s]
-    if not sizes:
+def _fit(profile: Profile, cap: int, longest_s: float) -> Fit | None:
+    """Return what a replica does on a slice; None if its batches take longer."""
+    if profile.quantile_s(cap, _TAIL) > longest_s:
         return None
-    size = max(sizes, key=profile.throughput_per_s)
-    memory_bytes = profile.gpu_bytes(size) or profile.memory_bytes(size)
-    return Fit(profile.throughput_per_s(size), memory_bytes)
+    memory_bytes = profile.gpu_bytes(cap) or profile.memory_bytes(cap)
+    return Fit(profile.throughput_per_s(cap), memory_bytes)
 
 
 def _with_plan(stage: AnyStage, planned: StageModel) -> AnyStage:

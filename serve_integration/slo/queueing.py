@@ -118,9 +118,10 @@ class _Query:
 
     open:    the counts of open calls that fall by one at its end.
     passed:  the stages and queues that it has left, and when.
+    waits:   the queues where it has been, with its tickets.
     """
 
-    __slots__ = ("came_s", "index", "is_over", "joins", "met", "open", "passed")
+    __slots__ = ("came_s", "index", "is_over", "joins", "met", "open", "passed", "waits")
 
     def __init__(self, index: int, came_s: float) -> None:
         self.index = index
@@ -130,6 +131,7 @@ class _Query:
         self.joins: dict[str, int] = {}
         self.open: list[tuple[dict[int, int], int]] = []
         self.passed: list[tuple[str, Batches[_Query], float]] = []
+        self.waits: list[tuple[Batches[_Query], int]] = []
 
 
 class _Replica:
@@ -240,6 +242,8 @@ class _World:
         heapq.heappush(self._events, (at_s, self._count, name, replica, query))
 
     def _arrive(self, name: str, number: int, query: _Query) -> None:
+        if query.is_over:  # another input was dropped
+            return
         inputs = self._stages[name].inputs
         if len(inputs) > 1:
             query.met[name] = query.met.get(name, 0) + 1
@@ -248,9 +252,11 @@ class _World:
         replica = self._replicas[name][number]
         back_s = self._hop_s * self._depth[name]
         deadline_s = query.came_s + self._latency_s - back_s
-        if replica.batches.offer(query, deadline_s=deadline_s) is None:
+        ticket = replica.batches.offer(query, deadline_s=deadline_s)
+        if ticket is None:
             self._end(query, math.inf)
             return
+        query.waits.append((replica.batches, ticket))
         replica.waiting_since[query.index] = self._now_s
         if not self._comes_another(name, number):
             self._take(name, number, replica)
@@ -287,6 +293,8 @@ class _World:
         items, replica.running = replica.running, []
         replica.batches.finish(len(items), replica.took_s)
         for query in items:
+            if query.is_over:
+                continue
             query.passed.append((name, replica.batches, self._now_s))
             if not self._next[name]:
                 back_s = self._hop_s * self._depth[name]
@@ -306,6 +314,9 @@ class _World:
         query.passed.clear()
         if not query.is_over:  # two inputs of a join may be dropped
             query.is_over = True
+            for batches, ticket in query.waits:
+                batches.withdraw(ticket)
+            query.waits.clear()
             self._done.append((query.index, latency_s))
 
 

@@ -30,9 +30,8 @@ from hoplite_ray.serve.stages.estimates import AfterTime, Arrivals, ServiceTime
 Item = TypeVar("Item")
 
 _DEVIATIONS = 2.0  # of service times, by which a batch may take longer than it does on average
-_FORGET_S = (
-    1.0  # without a batch, after which estimates are halved; else a wrong one stays for ever
-)
+_FORGET_S = 1.0  # without a batch, after which estimates are halved
+_HALVINGS_MAX = 60.0  # nothing is left of an estimate by then
 
 
 class Late(Enum):
@@ -139,6 +138,7 @@ class Batches(Generic[Item]):
             return None
         batch: Batch[Item] = Batch([], self._pushed_out)
         self._pushed_out = []
+        self._peek(self._overdue)  # which forgets what was withdrawn
         latest_s = self._take_timely(batch, now_s)
         self._fill_up(batch, now_s, latest_s)
         if not self._waiting:
@@ -219,7 +219,8 @@ class Batches(Generic[Item]):
         deviation_s = math.sqrt(self.service_time.variance_s2 + self._after.variance_s2)
         left_s = deadline_s - now_s
         # Estimates fade, because a wrong one would let no batch run from which to learn better.
-        faded = 2.0 ** ((now_s - self._learnt_s) / _FORGET_S) if left_s > 0 else 1.0
+        halvings = min((now_s - self._learnt_s) / _FORGET_S, _HALVINGS_MAX)
+        faded = 2.0**halvings if left_s > 0 else 1.0
         spent_s = self._after.mean_s + _DEVIATIONS * deviation_s
         return self.service_time.size_within(faded * left_s - spent_s)
 

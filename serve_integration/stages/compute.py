@@ -34,7 +34,6 @@ _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's 
 
 WAITING_MAX = 4096  # queries that wait at one replica; the next one is answered with BusyError
 
-_HOP_SHARE = 0.1  # of a query's time: the most that one way of an edge is taken to need
 _TRACEBACK_MAX = 4000  # characters; the end of a longer one goes along with its exception
 
 _query_ids: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("query_ids")
@@ -129,8 +128,7 @@ class Compute:
         """
         answer = asyncio.get_running_loop().create_future()
         run = Run(query.id, value, answer, time.monotonic(), to_notify if query.runs_alone else ())
-        back_s = min(query.hop_s, _HOP_SHARE * query.left_s)  # two machines' clocks may differ
-        due_s = deadline_s - query.grace_s - 2 * back_s
+        due_s = deadline_s - query.grace_s - 2 * query.hop_s  # as long as the way here, and back
         ticket = self._batches.offer(run, deadline_s=due_s, alone=query.runs_alone)
         if ticket is None:
             raise BusyError(f"stage {self._name} has {WAITING_MAX} queries waiting")

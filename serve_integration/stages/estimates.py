@@ -8,7 +8,10 @@ from collections.abc import Sequence
 
 _REMEMBERED = 0.98  # by which a batch's weight falls with each later one: some fifty count
 _FIRST = 3  # batches, of which the slow ones of a cold model are forgotten
+_OUTLIER = 4.0  # times the estimate; a batch that takes longer is learnt as if it took so long
+_SIZE_MAX = 1e9  # of a batch, as an estimate
 _RATE_S = 1.0  # after which an arrival counts e times less
+_COUNTED_S_MIN = 0.1  # over which arrivals make a rate; the first ones come together
 _RECENT = 64  # batches of each size that are kept
 _WINDOW = 50  # batches that are compared with the profile
 _DRIFT_MIN, _DRIFT_MAX = 0.8, 1.25  # times the profile's; beyond them the profile is called old
@@ -34,6 +37,9 @@ class ServiceTime:
         is_warm = size * self._weight >= self._sizes and took_s < self.estimate(size) / 2
         if self._learnt <= _FIRST and is_warm:
             self._forget()
+        elif self._learnt > _FIRST:  # one slow batch says little of the next ones
+            larger = max(1.0, size * self._weight / self._sizes)
+            took_s = min(took_s, _OUTLIER * larger * self.estimate(size))
         self._weight = _REMEMBERED * self._weight + 1
         self._sizes = _REMEMBERED * self._sizes + size
         self._squares = _REMEMBERED * self._squares + size * size
@@ -49,9 +55,11 @@ class ServiceTime:
     def size_within(self, seconds: float) -> float:
         """Return how many queries a batch may have that takes so long on average."""
         fixed_s, each_s = self._line()
-        if each_s > 0:
-            return max(math.floor((seconds - fixed_s) / each_s), 0)
-        return math.inf if seconds >= fixed_s else 0
+        if seconds < fixed_s:
+            return 0
+        if each_s <= 0 or seconds == math.inf:
+            return math.inf
+        return math.floor(min((seconds - fixed_s) / each_s, _SIZE_MAX))
 
     @property
     def variance_s2(self) -> float:
@@ -115,7 +123,7 @@ class Arrivals:
     @property
     def rate_per_s(self) -> float:
         """The queries in a second; older ones count less."""
-        return self._faded_count / self._faded_s if self._faded_s else 0.0
+        return self._faded_count / max(self._faded_s, _COUNTED_S_MIN)
 
     def look(self, now_s: float) -> None:
         """Count what has come since the last look."""

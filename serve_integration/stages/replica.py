@@ -28,6 +28,7 @@ from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.replica_joins import ReplicaJoins
 
 _END_S = 20.0  # Serve's default, after which it kills a replica that it has asked to end
+_HOP_SHARE = 0.1  # of a query's time: the most that one way of an edge is taken to need
 _DRAIN_SHARE = 0.75  # of that time, for the queries that still run
 
 
@@ -90,7 +91,9 @@ class Replica:
         if own is not None:
             await _call_user(own)
 
-    async def __call__(self, query_id: str, left_s: float, grace_s: float, *values: Any) -> Any:
+    async def __call__(
+        self, query_id: str, left_s: float, *values: Any, grace_s: float = 0.0
+    ) -> Any:
         """Answer one query by a plain handle (edges="serve"). The ingress calls the next stage."""
         value = (
             values[0] if len(values) == 1 else dict(zip(self._stage.inputs, values, strict=True))
@@ -215,5 +218,6 @@ async def _call_user(function: Callable[..., Any], *args: Any) -> Any:
 
 def _observe_hop(query: Query) -> None:
     """Tell the query, and the metrics, how long it was under way."""
-    query.hop_s = max(time.time() - query.sent_s, 0)
-    metrics.observe("serve_stage_ms", query.hop_s * 1000, part="hop")
+    hop_s = max(time.time() - query.sent_s, 0)
+    query.hop_s = min(hop_s, _HOP_SHARE * query.left_s)  # two machines' clocks may differ
+    metrics.observe("serve_stage_ms", hop_s * 1000, part="hop")

@@ -199,6 +199,51 @@ def test_an_estimate_that_lets_no_batch_run_is_forgotten() -> None:
     assert now_s < 8.0 + 6.0  # 0.2 s are 8 s halved five times
 
 
+@pytest.mark.parametrize("late", Late)
+def test_a_stage_runs_again_after_a_long_pause(late: Late) -> None:
+    batches = Batches[str](cap=4, waiting_max=9, late=late)
+    for size in (1, 4, 2):
+        batches.offer("warm")
+        batches.take(0.0)
+        batches.finish(size, 0.01 + 0.01 * size)
+    batches.take(0.1)
+    batches.offer("next", deadline_s=1e5 + 60.0)
+    taken = batches.take(1e5)
+    assert taken is not None and taken.items == ["next"]
+
+
+def test_one_stall_drops_few_queries() -> None:
+    batches = Batches[float](cap=8, waiting_max=999, late=Late.DROP)
+    late = running = 0
+    took_s = ends_s = 0.0
+    for tick in range(6000):  # each ms; a query every 5 ms; 200 ms are promised
+        now_s = tick / 1000
+        if tick % 5 == 0:
+            batches.offer(now_s, deadline_s=now_s + 0.2)
+        if batches.is_busy and now_s >= ends_s:
+            batches.finish(running, took_s)
+        if (batch := batches.take(now_s)) is not None:
+            late += len(batch.late)
+            running = len(batch.items)
+            took_s = 1.0 if 2.0 < now_s < 2.1 else 0.02 + 0.002 * running
+            ends_s = now_s + took_s
+    assert late < 300, "a stall of a second, and not much longer"
+
+
+def test_overdue_ones_that_were_withdrawn_are_forgotten() -> None:
+    batches = Batches[int](cap=1, waiting_max=99)
+    batches.offer(0)
+    batches.take(0.0)
+    for number in range(1, 1000):
+        batches.finish(1, 1.0)
+        overdue = batches.offer(number, deadline_s=number + 0.5)
+        batches.offer(number, deadline_s=number + 9.0)
+        taken = batches.take(float(number))
+        assert taken is not None and taken.late_count == 1 and overdue is not None
+        batches.withdraw(overdue)
+    assert len(batches._overdue) < 5
+
+
 def test_a_cold_first_batch_is_forgotten() -> None:
     learnt = ServiceTime()
     for took_s in (5.0, 0.02, 0.02):
@@ -249,6 +294,10 @@ def test_those_of_one_deadline_keep_their_order() -> None:
 
 def test_what_runs_alone_shares_its_batch_with_none_and_keeps_its_place() -> None:
     batches = Batches[str](cap=8, waiting_max=10)
+    for size in (1, 4, 2):
+        batches.offer("warm")
+        batches.take(0.0)
+        batches.finish(size, 0.001 * size)
     for item, alone in (("a", False), ("b", True), ("c", True), ("d", False), ("e", False)):
         assert batches.offer(item, deadline_s=1.0, alone=alone) is not None
     taken = []
