@@ -31,6 +31,7 @@
         ├── NoReplicaError                               a stage has no replica now
         ├── PoisonousQueryError                          replicas died while they held the query
         ├── QuorumError                                  too few members voted; has `.partial`
+        ├── UnattainableError    (also ValueError)       no plan keeps the objective
         └── EdgeBrokenError                              the peer of an edge is gone
 
 Texts name the thing, the cause and the next step. All of them survive pickling, with their

@@ -37,17 +37,7 @@ from hoplite_ray.serve.errors import (
 from hoplite_ray.serve.graph.ensemble import ensemble
 from hoplite_ray.serve.graph.pipeline import Pipeline, pipeline
 from hoplite_ray.serve.graph.votes import Answer
-from hoplite_ray.serve.placement.devices import (
-    A30,
-    A100_40GB,
-    A100_80GB,
-    H100_80GB,
-    Device,
-    DeviceKind,
-    Slice,
-    cpu_slots,
-    whole_gpu,
-)
+from hoplite_ray.serve.placement.devices import Device, DeviceKind, Slice, cpu_slots, whole_gpu
 from hoplite_ray.serve.placement.place import Bundle, Component, Fit, place
 from hoplite_ray.serve.placement.placed import Placement
 from hoplite_ray.serve.slo.contract import SLO, Prediction
@@ -58,10 +48,6 @@ from hoplite_ray.serve.stages.compute import query_ids
 from hoplite_ray.serve.stages.declare import Stage, stage
 
 __all__ = [
-    "A30",
-    "A100_40GB",
-    "A100_80GB",
-    "H100_80GB",
     "SLO",
     "Answer",
     "BatchProfile",

@@ -56,7 +56,7 @@ class Plan(Contract):
         """Return the stages as `place` takes them, with what they do on each size of slice.
 
             components = plan.components({"vision": {"a30": whole, "a30-2g.12gb": half}, ...})
-            print(serve.place(components, [serve.Device("gpu0", serve.A30, "node0")]))
+            print(serve.place(components, [serve.Device("gpu0", A30, "node0")]))
 
         A slice on which batches of the plan's cap take longer than planned (p95) is left out, so
         that the plan's latency holds on all others.
