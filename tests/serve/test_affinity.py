@@ -15,6 +15,7 @@ from tests.serve.conftest import Application, Node
 
 USERS = range(60)
 STAGES = {"first": 2, "second": 3}  # and their replicas
+_STAYING_MIN = 0.75  # of the keys of living replicas
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,7 @@ def find_homes(application: Application) -> dict[int, set[tuple[int, ...]]]:
     return found
 
 
+@pytest.mark.slow  # it waits for Serve to replace a replica
 def test_keys_stay_and_a_death_moves_those_of_the_dead(application: Application) -> None:
     def are_at_home() -> bool:  # once all senders have all edges
         found = find_homes(application).values()
@@ -52,17 +54,17 @@ def test_keys_stay_and_a_death_moves_those_of_the_dead(application: Application)
     known = {*application.pids("second")}
     dead = before[USERS[0]][1]
     os.kill(dead, signal.SIGKILL)
+    living = {user for user in USERS if before[user][1] != dead}
+    stayed = 0
     for user, found in find_homes(application).items():
         assert {first for first, _ in found} == {before[user][0]}
         seconds = {second for _, second in found}
         assert dead not in seconds
-        if before[user][1] != dead:  # it stays, unless it belongs to the new replica
-            assert seconds & known <= {before[user][1]}
+        stayed += user in living and seconds & known <= {before[user][1]}
+    # The keys of the dead fill two replicas up to their bound; what is above it moves as well.
+    assert stayed >= _STAYING_MIN * len(living)
     assert eventually(lambda: len({*application.pids("second")} - {dead}) == 3, within_s=60)
     assert eventually(are_at_home, within_s=60)
-    after = {user: next(iter(pids)) for user, pids in find_homes(application).items()}
-    moved = {user for user in USERS if before[user] != after[user]}
-    assert all(dead == before[user][1] or after[user][1] not in known for user in moved)
 
 
 def test_a_query_without_the_key_fails_alone(application: Application) -> None:
