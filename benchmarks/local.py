@@ -2,7 +2,8 @@
 
     python benchmarks/local.py
 
-A fresh process puts a large array into a store whose memory is warm, and gets it back as a view.
+A fresh process puts a large array into a store whose memory is warm, and gets it back as a view; a
+process on a second node of this machine gets it as well, over loopback.
 Small values are put, got on their own node and on a second one of this machine, and passed to a
 call there, which answers with a value of the same size; eight of them are reduced, by Ray in a
 task. Contenders take turns, twenty small values at a time, and the one that begins alternates.
@@ -35,6 +36,7 @@ SMALL = {"1 KB": 1 * KIB, "64 KB": 64 * KIB}
 COPY_SHARE_MIN = 0.4  # of a warm memcpy
 BATCH = 20  # small objects of one kind in a row, while the contenders take turns
 PUT_RATIO_MAX = 1.2  # of ray.put, for a large array
+REMOTE_RATIO_MAX = 0.4  # of ray.get, for a large array
 VIEW_S_MAX = 1e-3
 # By ref, of the time that plain Ray takes for the same.
 SMALL_RATIO_MAX = {"put": 1.05, "get local": 1.0, "get remote": 1.0, "call": 1.0, "reduce": 1.0}
@@ -92,7 +94,7 @@ def start_cluster(size_bytes: int) -> Cluster:
         initialize_head=True,
         head_node_args={**common, "object_store_memory": room, "resources": {"near": 9}},
     )
-    cluster.add_node(num_cpus=2, object_store_memory=256 * MIB, resources={"far": 9})
+    cluster.add_node(num_cpus=2, object_store_memory=room, resources={"far": 9})
     ray.init(
         address=cluster.address,
         runtime_env={"hoplite": {"arena_bytes": room}},
@@ -118,34 +120,41 @@ class Fresh:
         copy = np.ones_like(self.data)
         return [timed(lambda: np.copyto(copy, self.data)) for _ in range(3)]
 
-    def put_and_get_s(self, contender: str) -> tuple[float, float]:
-        """The first put, and a get of it."""
+    def put_and_get_s(self, contender: str) -> tuple[float, float, list[Any]]:
+        """The first put, and a get of it; and a list of its ref."""
         store = {"hop": hop, "ray": ray}[contender]
         started = time.perf_counter()
-        ref = store.put(self.data)
+        self.ref = store.put(self.data)
         put_s = time.perf_counter() - started
         started = time.perf_counter()
-        view = store.get(ref)
+        view = store.get(self.ref)
         get_s = time.perf_counter() - started
         assert view[-1] == 1 and view.nbytes == self.data.nbytes
-        del view
-        if contender == "hop":
-            hop.delete(ref)  # before this process dies: Ray needs no time for that
-        return put_s, get_s
+        return put_s, get_s, [self.ref]
+
+    def delete(self) -> None:
+        """Delete what was put with hoplite_ray; Ray does so when this process dies."""
+        hop.delete(self.ref)
 
 
 def measure_large(times: Times, options: argparse.Namespace) -> None:
+    far = Far.options(resources={"far": 0.001}).remote()
     for number in range(options.rounds + 1):
         for contender in ("hop", "ray"):
             fresh = Fresh.options(resources={"near": 0.001}).remote(options.size_bytes)
             copy_s = ray.get(fresh.copy_s.remote())
-            put_s, get_s = ray.get(fresh.put_and_get_s.remote(contender))
+            put_s, get_s, refs = ray.get(fresh.put_and_get_s.remote(contender))
+            [remote_s] = ray.get(getattr(far, f"{contender}_s").remote(refs))
+            if contender == "hop":
+                ray.get(fresh.delete.remote())
+            del refs
             ray.kill(fresh)
             if number == 0:
                 continue  # it has warmed both stores
             times.add("memcpy", copy_s)
             times.add(f"{contender} large put", put_s)
             times.add(f"{contender} large get", get_s)
+            times.add(f"{contender} large remote get", remote_s)
 
 
 # ---- small ----
@@ -259,6 +268,12 @@ def report(times: Times, options: argparse.Namespace) -> None:
     limit_us = VIEW_S_MAX * 1e6
     rest = f"us (at most {limit_us:.0f}); ray.get {get_us['ray']:.0f}"
     line("get of it as a view", get_us["hop"], rest)
+    hop_s, ray_s = (times.median(f"{who} large remote get") for who in ("hop", "ray"))
+    line(
+        "get of it from a second node",
+        options.size_bytes / hop_s / 1e9,
+        f"GB/s: {hop_s / ray_s:.2f} x ray.get's time (at most {REMOTE_RATIO_MAX})",
+    )
     for name in SMALL:
         for what, limit in SMALL_RATIO_MAX.items():
             us = small_us(times, f"{name} {what}")
@@ -291,6 +306,8 @@ def figures(times: Times, options: argparse.Namespace) -> list[Figure]:
 
     add(f"first put of {size}", "large put", copy_s / COPY_SHARE_MIN, copy_s)
     add(f"get of {size} as a view", "large get", VIEW_S_MAX)
+    remote_s = REMOTE_RATIO_MAX * times.median("ray large remote get")
+    add(f"get of {size} from a second node", "large remote get", remote_s)
     words = {
         "put": "put of {}",
         "get local": "get of {} on its node",
