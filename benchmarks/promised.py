@@ -184,24 +184,26 @@ def overload(rate_per_s: float, seconds: float, budget_s: float) -> Iterator[Fig
 
 
 def systems(rates: Sequence[float], seconds: float, rounds: int) -> Iterator[Figure]:
-    """Compare whole systems; each mode of Serve has a process, and so a Ray, of its own."""
+    """Compare whole systems; each has a process, and so a Ray, of its own."""
     modes: dict[str, dict[str, str]] = {"": {}, ", fast mode": FAST}
     told: dict[tuple[float, str], list[dict[str, Any]]] = {}
-    for _ in range(rounds):
-        for mode, environment in modes.items():
-            names = [each for each in promised_systems.SYSTEMS if not mode or "Serve" in each]
-            asked = {"names": names, "rates": rates, "seconds": seconds, "mode": mode}
-            ran = subprocess.run(
-                [sys.executable, "-c", CHILD, json.dumps(asked)],
-                env=os.environ | environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            )
-            for line in ran.stdout.splitlines():
-                if line.startswith("{"):
-                    record = json.loads(line)
-                    told.setdefault((record["rate"], record["system"]), []).append(record)
+    names = [(name, mode) for mode in modes for name in promised_systems.SYSTEMS]
+    for name, mode in names * rounds:
+        if mode and "Serve" not in name:
+            continue
+        asked = {"name": name, "rates": rates, "seconds": seconds, "mode": mode}
+        ran = subprocess.run(
+            [sys.executable, "-c", CHILD, json.dumps(asked)],
+            env=os.environ | modes[mode] | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=120 + 3 * seconds * len(rates),
+        )
+        for line in ran.stdout.splitlines():
+            if line.startswith("{"):
+                record = json.loads(line)
+                told.setdefault((record["rate"], record["system"]), []).append(record)
     for (rate, by), records in told.items():
         misses = tuple(each["miss"] for each in records)
         cpu_s = tuple(each["cpu_s"] for each in records)

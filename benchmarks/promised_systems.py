@@ -1,7 +1,7 @@
 """Whole systems for promised.py: the same two stages as a pipeline of ours and as plain Serve.
 
-A child process runs one system after the other, so that Serve's fast mode, which is a matter of the
-environment before Ray starts, has a Ray of its own.
+A child process runs one system, because Serve's fast mode is a matter of the environment before Ray
+starts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -129,29 +130,37 @@ SYSTEMS = {
 }
 
 
-def play(names: Sequence[str], rates: Sequence[float], seconds: float, mode: str) -> None:
-    """Run systems, one after the other; print a line of JSON for each and each rate."""
+def play(name: str, rates: Sequence[float], seconds: float, mode: str) -> None:
+    """Run one system; print a line of JSON for each rate."""
     ray.init("local", num_cpus=4, log_to_driver=False, include_dashboard=False)
+    loop = asyncio.new_event_loop()  # handles of the fast mode work in one only, that always runs
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+
+    def run(arrivals_s: Sequence[float]) -> Any:
+        return asyncio.run_coroutine_threadsafe(_run(handle, arrivals_s), loop).result()
+
     try:
         ray_serve.start(proxy_location="Disabled")
-        for name in names:
-            handle = ray_serve.run(SYSTEMS[name](), name=APPLICATION, route_prefix=None)
-            handle.run.remote(poisson(20.0, 20, seed=9)).result()  # warm, with all edges open
-            for rate in rates:
-                arrivals = poisson(rate, int(rate * seconds), seed=1)
-                pids = replica_pids(APPLICATION)
-                used_s = cpu_of(pids)
-                _, took_s = handle.run.remote(arrivals).result()
-                used_s = cpu_of(pids) - used_s
-                record = {
-                    "system": f"{name}{mode}",
-                    "rate": rate,
-                    "miss": sum(each > LATENCY_S for each in took_s) / len(took_s),
-                    "cpu_s": used_s / len(took_s),
-                    "p50_s": sorted(took_s)[len(took_s) // 2],
-                }
-                print(json.dumps(record), flush=True)
-            ray_serve.delete(APPLICATION)
+        handle = ray_serve.run(SYSTEMS[name](), name=APPLICATION, route_prefix=None)
+        run(poisson(20.0, 20, seed=9))  # warm, with all edges open
+        for rate in rates:
+            pids = replica_pids(APPLICATION)
+            used_s = cpu_of(pids)
+            _, took_s = run(poisson(rate, int(rate * seconds), seed=1))
+            used_s = cpu_of(pids) - used_s
+            record = {
+                "system": f"{name}{mode}",
+                "rate": rate,
+                "miss": sum(each > LATENCY_S for each in took_s) / len(took_s),
+                "cpu_s": used_s / len(took_s),
+                "p50_s": sorted(took_s)[len(took_s) // 2],
+            }
+            print(json.dumps(record), flush=True)
     finally:
+        loop.call_soon_threadsafe(loop.stop)
         ray_serve.shutdown()
         ray.shutdown()
+
+
+async def _run(handle: Any, arrivals_s: Sequence[float]) -> Any:
+    return await handle.run.remote(arrivals_s)
