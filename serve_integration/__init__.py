@@ -2,6 +2,7 @@
 
     @stage                a class that answers lists with lists, as a deployment of Ray Serve
     pipeline(a=A, ...)    a graph of stages, with joins
+    pipelines(p=P, ...)   several pipelines, which share stages
     ensemble(A, B, ...)   models that vote; a death costs a vote
     profile, plan         how long batches take; caps and replicas for a promised latency
     place                 which stage runs on which device
@@ -36,12 +37,13 @@ from hoplite_ray.serve.errors import (
 )
 from hoplite_ray.serve.graph.ensemble import ensemble
 from hoplite_ray.serve.graph.pipeline import Pipeline, pipeline
+from hoplite_ray.serve.graph.shared import Pipelines, pipelines
 from hoplite_ray.serve.graph.votes import Answer
 from hoplite_ray.serve.placement.devices import Device, DeviceKind, Slice, cpu_slots, whole_gpu
 from hoplite_ray.serve.placement.place import Bundle, Component, Fit, place
 from hoplite_ray.serve.placement.placed import Placement
 from hoplite_ray.serve.slo.contract import SLO, Prediction
-from hoplite_ray.serve.slo.plan import Plan, plan
+from hoplite_ray.serve.slo.plan import Plan, SharedPlan, plan
 from hoplite_ray.serve.slo.profile import BatchProfile, Profile
 from hoplite_ray.serve.slo.profiling import observe, profile
 from hoplite_ray.serve.stages.compute import query_ids
@@ -61,12 +63,14 @@ __all__ = [
     "LateError",
     "NoReplicaError",
     "Pipeline",
+    "Pipelines",
     "Placement",
     "Plan",
     "PoisonousQueryError",
     "Prediction",
     "Profile",
     "QuorumError",
+    "SharedPlan",
     "Slice",
     "Stage",
     "UnattainableError",
@@ -74,6 +78,7 @@ __all__ = [
     "ensemble",
     "observe",
     "pipeline",
+    "pipelines",
     "place",
     "plan",
     "profile",

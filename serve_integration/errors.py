@@ -69,7 +69,7 @@ class EdgeBrokenError(HopliteError):
 
 
 class JoinLostError(HopliteError):
-    """A query's inputs can't meet at the chosen replicas. The ingress asks it again.
+    """A query's inputs can't meet, or a replica does not know its pipeline. The ingress asks again.
 
     deaths:  of replicas that held this query, in all attempts.
     """

@@ -19,6 +19,7 @@ from hoplite_ray.metrics.dashboards import Metric
 
 _APPLICATION = ("application",)
 _OF = ("application", "deployment")
+_PIPELINE = ("application", "pipeline")  # "" if the application is one pipeline, or an ensemble
 _TIMES_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
 _SHARES = (0.25, 0.5, 0.75, 0.9, 1.0)  # of a query's limit, to see how close answers come to it
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -31,7 +32,7 @@ PANELS: dict[str, tuple[Metric, ...]] = {
             "counter",
             "ops",
             "by outcome: ok, partial (of an ensemble: some died, or were late), late, failed",
-            (*_APPLICATION, "outcome"),
+            (*_PIPELINE, "outcome"),
         ),
         Metric(
             "serve_late",
@@ -45,11 +46,11 @@ PANELS: dict[str, tuple[Metric, ...]] = {
             "counter",
             "ops",
             "not answered within the promised latency",
-            _APPLICATION,
+            _PIPELINE,
         ),
     ),
     "From question to answer": (
-        Metric("serve_query_ms", "histogram", "ms", "at the ingress", _APPLICATION),
+        Metric("serve_query_ms", "histogram", "ms", "at the ingress", _PIPELINE),
     ),
     "Time at a stage": (
         Metric(
@@ -111,10 +112,14 @@ def observe(name: str, value: float, **tags: str) -> None:
     _defer(_metric(name).observe, value, tags)
 
 
-def observe_query(took_s: float, limit_s: float) -> None:
-    """Add one query's time to a histogram that has the promised latency, or else the deadline,
-    among its bounds."""
-    _defer(_metric("serve_query_ms", limit_s * 1000).observe, took_s * 1000, {})
+def observe_query(took_s: float, *limits_s: float, pipeline: str = "") -> None:
+    """Add one query's time to a histogram that has certain limits among its bounds.
+
+    limits_s:  the promised latencies, or else the deadlines, of all pipelines of the ingress.
+    """
+    limits_ms = tuple(1000 * each for each in limits_s)
+    tags = {"pipeline": pipeline}
+    _defer(_metric("serve_query_ms", limits_ms).observe, took_s * 1000, tags)
 
 
 def _defer(record: Callable[..., None], value: float, tags: Mapping[str, str]) -> None:
@@ -145,7 +150,7 @@ def _flush() -> None:
 
 
 @cache
-def _metric(name: str, limit_ms: float | None = None) -> Any:
+def _metric(name: str, limits_ms: tuple[float, ...] = ()) -> Any:
     metric = METRICS[name]
     own: Any = tuple(tag for tag in metric.tags if tag not in _OF_SERVE)  # Ray says tuple[str]
     if metric.kind == "gauge":
@@ -153,5 +158,5 @@ def _metric(name: str, limit_ms: float | None = None) -> Any:
     if metric.kind == "counter":
         return of_serve.Counter(metric.name, metric.meaning, own)
     bounds = _SIZES if metric.unit == "short" else _TIMES_MS
-    shares = () if limit_ms is None else (share * limit_ms for share in _SHARES)
+    shares = (share * limit for limit in limits_ms for share in _SHARES)
     return of_serve.Histogram(metric.name, metric.meaning, sorted({*bounds, *shares}), own)

@@ -28,7 +28,7 @@ logger = logging.getLogger("hoplite_ray.serve")
 
 # The version of hellos, of frames, of `Query.fields`, and of the modules whose classes travel. A
 # change of any of them raises it.
-VERSION = 5
+VERSION = 6
 
 _JOIN_S = 10.0  # for a connection to become an edge
 

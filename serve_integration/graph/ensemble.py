@@ -164,12 +164,12 @@ class EnsembleIngress:
         try:
             answer = await self._poll_members(poll, query_id or uuid.uuid4().hex, value, limit_s)
         except BaseException:
-            metrics.count("serve_queries", outcome="failed")
+            metrics.count("serve_queries", outcome="failed", pipeline="")
             raise
         finally:
             metrics.observe_query(loop.time() - began_s, self._deadline_s)
         is_partial = bool(answer.missing) or poll.is_due
-        metrics.count("serve_queries", outcome="partial" if is_partial else "ok")
+        metrics.count("serve_queries", outcome="partial" if is_partial else "ok", pipeline="")
         metrics.count("serve_votes", missing=str(len(answer.missing)))
         return answer
 

@@ -40,7 +40,7 @@ async def answer_http(request: Request, ask: Callable[[Any], Awaitable[Any]]) ->
     try:
         query = await request.json()
     except (ValueError, RecursionError) as error:
-        return _error_response(f"the query is no JSON ({error}); POST the query as JSON", 400)
+        return respond_error(f"the query is no JSON ({error}); POST the query as JSON", 400)
     try:
         answer = await ask(query)
         try:
@@ -56,10 +56,11 @@ async def answer_http(request: Request, ask: Callable[[Any], Awaitable[Any]]) ->
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
         if status == 500:
             _serve_logger.exception("a query over HTTP has failed")
-        return _error_response(f"{describe_error(error)}{_failed_stage(error)}", status)
+        return respond_error(f"{describe_error(error)}{_failed_stage(error)}", status)
 
 
-def _error_response(text: str, status: int, **more: Any) -> Response:
+def respond_error(text: str, status: int, **more: Any) -> Response:
+    """Return an error as JSON, `{"error": text}` and `more`, with its status."""
     text = text.encode(errors="backslashreplace").decode()  # half a surrogate is no UTF-8
     body = orjson.dumps({"error": text, **more})
     return Response(body, status, media_type="application/json")
@@ -73,7 +74,7 @@ async def _quorum_response(error: QuorumError) -> Response:
             partial[member] = orjson.Fragment(await _encode(vote))
         except Exception as why:
             text += f"; the vote of {member} can't go over HTTP ({describe_error(why)})"
-    return _error_response(text, 503, partial=partial)
+    return respond_error(text, 503, partial=partial)
 
 
 def _failed_stage(error: Exception) -> str:

@@ -25,7 +25,7 @@ from hoplite_ray.serve.graph.http import answer_http, is_json
 from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import ask_jointly
 from hoplite_ray.serve.routing.keys import KeyRule
-from hoplite_ray.serve.routing.outlet import DEATHS_MAX, close_all, open_outlets
+from hoplite_ray.serve.routing.outlet import DEATHS_MAX, Outlet, close_all, open_outlets
 from hoplite_ray.serve.routing.query import Merged, Query
 from hoplite_ray.serve.stages.declare import StageLike
 
@@ -94,33 +94,42 @@ def ingress_options(replicas: int, deadline_s: float) -> dict[str, Any]:
     }
 
 
-class Ingress:
-    """The ingress of a pipeline. Serve makes it."""
+class Asker:
+    """The queries of one pipeline, which an ingress asks its stages."""
 
-    async def __init__(  # type: ignore[misc]  # Serve awaits it
+    _pipeline = ""
+    _limits_s: tuple[float, ...] = ()
+
+    def __init__(
         self,
-        nodes: dict[str, Any],
-        inputs: dict[str, tuple[str, ...]],
-        edges: str,
+        nodes: Mapping[str, Any],
+        inputs: Mapping[str, tuple[str, ...]],
+        outlets: Mapping[str, Outlet],
         deadline_s: float,
-        latency_s: float | None = None,
-        keys: Mapping[str, KeyRule] | None = None,
+        latency_s: float | None,
+        *,
+        pipeline: str = "",
+        limits_s: tuple[float, ...] = (),
     ) -> None:
+        """Begin without a query. All tables are by the names of stages.
+
+        nodes:     handles, also of stages of other pipelines.
+        inputs:    of the pipeline's stages, each after its inputs.
+        outlets:   to the same stages as `nodes`; none if the handles carry the queries.
+        pipeline:  its name; "" if it is the whole application.
+        limits_s:  of all pipelines of the ingress, for the bounds of a metric; none: its own.
+        """
+        self._pipeline = pipeline
+        self._limits_s = limits_s
         self._inputs = inputs
         self._deadline_s = deadline_s
         self._latency_s = latency_s
         self._handles = nodes
-        self._outlets = await open_outlets(nodes, edges, QUERY, keys)
-        self._first = {name: outlet for name, outlet in self._outlets.items() if not inputs[name]}
+        self._first = {name: each for name, each in outlets.items() if inputs.get(name) == ()}
         self._joins = {
-            name: outlet for name, outlet in self._outlets.items() if len(inputs[name]) > 1
+            name: each for name, each in outlets.items() if len(inputs.get(name, ())) > 1
         }
-
-    async def __call__(self, request: Any) -> Any:
-        """Answer one query: a value by a handle, or JSON over HTTP."""
-        if not is_json(request):
-            return await self.ask(request)
-        return await answer_http(request, self.ask)
+        self._outlets = self._first | self._joins
 
     async def ask(
         self,
@@ -158,10 +167,11 @@ class Ingress:
             ) from None
         finally:
             took_s = time.monotonic() - began_s
-            metrics.count("serve_queries", outcome=outcome)
-            metrics.observe_query(took_s, self._latency_s or self._deadline_s)
+            limits_s = self._limits_s or (self._latency_s or self._deadline_s,)
+            metrics.count("serve_queries", outcome=outcome, pipeline=self._pipeline)
+            metrics.observe_query(took_s, *limits_s, pipeline=self._pipeline)
             if self._latency_s is not None and (took_s > self._latency_s or outcome != "ok"):
-                metrics.count("serve_missed")
+                metrics.count("serve_missed", pipeline=self._pipeline)
 
     async def _ask_by_edges(self, query_id: str, value: Any, limit_s: float) -> Any:
         """Ask a query, and ask it again when the replicas are lost where its inputs would meet."""
@@ -173,6 +183,7 @@ class Ingress:
             try:
                 query = Query(query_id, attempt, "", value, limit_s, {}, deaths, ask=ask)
                 query.grace_s = self._grace_s(limit_s)
+                query.pipeline = self._pipeline
                 return await self._attempt(query, keys, deadline_s)
             except JoinLostError as error:
                 logger.debug("query %s is asked again: %s", query_id, error)
@@ -215,6 +226,28 @@ class Ingress:
     def _grace_s(self, limit_s: float) -> float:
         """Return the seconds from the promised latency to a query's deadline."""
         return 0.0 if self._latency_s is None else max(limit_s - self._latency_s, 0.0)
+
+
+class Ingress(Asker):
+    """The ingress of a pipeline. Serve makes it."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self,
+        nodes: dict[str, Any],
+        inputs: dict[str, tuple[str, ...]],
+        edges: str,
+        deadline_s: float,
+        latency_s: float | None = None,
+        keys: Mapping[str, KeyRule] | None = None,
+    ) -> None:
+        outlets = await open_outlets(nodes, edges, QUERY, keys)
+        super().__init__(nodes, inputs, outlets, deadline_s, latency_s)
+
+    async def __call__(self, request: Any) -> Any:
+        """Answer one query: a value by a handle, or JSON over HTTP."""
+        if not is_json(request):
+            return await self.ask(request)
+        return await answer_http(request, self.ask)
 
     def __del__(self) -> Coroutine[Any, Any, None] | None:
         """Return what Serve awaits; None if there is nothing to close."""

@@ -15,6 +15,7 @@ from typing import Any, Never
 from ray import serve
 from ray.serve import Application
 
+from hoplite_ray.serve.graph.binding import bind_stages, consumers, merge_inputs, sort_stages
 from hoplite_ray.serve.graph.ingress import (
     INGRESS,
     INGRESS_REPLICAS,
@@ -28,7 +29,6 @@ from hoplite_ray.serve.graph.ingress import (
 )
 from hoplite_ray.serve.seams import bound_deployment
 from hoplite_ray.serve.stages.declare import AnyStage, Stage, StageLike
-from hoplite_ray.serve.stages.deploy import deployment, find_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +46,11 @@ class PipelineSpec:
 
     def build(self, ingress: type[Ingress] = Ingress) -> Application:
         """Return the Serve application. A subclass of its ingress may make queries itself."""
-        nodes: dict[str, Any] = {}
-        keys = find_keys(self.stages)
-        for name in reversed(list(self.stages)):
-            following = consumers(self.stages, name) if self.edges == "worlds" else []
-            downstream = {each: nodes[each] for each in following}
-            # The ingress chooses the replicas of a join, and its senders need no key.
-            chosen = {
-                each: keys[each]
-                for each in following
-                if each in keys and len(self.stages[each].inputs) == 1
-            }
-            nodes[name] = deployment(self.stages[name], name, downstream, chosen)
+        nodes, keys = bind_stages({"": self.stages}, self.edges)
         inputs = {name: each.inputs for name, each in self.stages.items()}
-        shown = (
-            nodes
-            if self.edges == "serve"
-            else {name: node for name, node in nodes.items() if len(inputs[name]) != 1}
-        )
         options = ingress_options(self.replicas, self.deadline_s)
-        chosen_here = {name: keys[name] for name in shown if name in keys}
         return serve.deployment(**options)(ingress).bind(
-            shown, inputs, self.edges, self.deadline_s, self.latency_s, keys=chosen_here
+            nodes, inputs, self.edges, self.deadline_s, self.latency_s, keys=keys
         )
 
 
@@ -80,6 +63,11 @@ class Pipeline(Application):
     def __init__(self, spec: PipelineSpec) -> None:
         super().__init__(bound_deployment(spec.build()))
         self.spec = spec
+
+    @property
+    def stages(self) -> Mapping[str, AnyStage]:
+        """The stages by name, each after its inputs."""
+        return self.spec.stages
 
     def replace(self, **changes: Any) -> Pipeline:
         """Return a pipeline that differs in these fields of its spec."""
@@ -143,23 +131,10 @@ def topological_order(stages: Mapping[str, AnyStage]) -> list[str]:
                 raise ValueError(
                     f"stage {name} is after {before!r}, which is none of {sorted(stages)}"
                 )
-    order: list[str] = []
-    left = dict(stages)
-    while left:
-        free = [name for name, each in left.items() if set(each.inputs) <= set(order)]
-        if not free:
-            raise ValueError(
-                f"stages {sorted(left)} wait for themselves: what each is after comes after it"
-            )
-        for name in free:
-            order.append(name)
-            del left[name]
+    order, waiting = sort_stages(merge_inputs({"": stages}))
+    if waiting:
+        raise ValueError(f"stages {waiting} wait for themselves: what each is after comes after it")
     last = [name for name in order if not consumers(stages, name)]
     if len(last) != 1:
         raise ValueError(f"stages {last} are all last; the answer is one stage's")
     return order
-
-
-def consumers(stages: Mapping[str, AnyStage], name: str) -> list[str]:
-    """Return the names of the stages that get the answers of `name`."""
-    return [each for each, of in stages.items() if name in of.inputs]

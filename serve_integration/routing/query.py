@@ -23,6 +23,7 @@ class Query:
     sent_s:      when `Outlet.call` sent it, by the sender's wall clock.
     ask:         tells apart the questions of a caller that uses one id several times.
     grace_s:     the seconds from when its answer is to be with its sender to the deadline.
+    pipeline:    the name of its pipeline; "" if the application is one pipeline, or an ensemble.
     hop_s:       how long it was under way to this replica, by both wall clocks. It does not travel.
     """
 
@@ -37,6 +38,7 @@ class Query:
     sent_s: float = 0.0
     ask: str = ""
     grace_s: float = 0.0
+    pipeline: str = ""
     hop_s: float = 0.0
 
     @property
@@ -44,7 +46,7 @@ class Query:
         """The fields, as they travel: `Query(*fields)`. Pickling a tuple is faster."""
         return (
             *(self.id, self.attempt, self.name, self.value, self.left_s, self.joins),
-            *(self.deaths, self.runs_alone, self.sent_s, self.ask, self.grace_s),
+            *(self.deaths, self.runs_alone, self.sent_s, self.ask, self.grace_s, self.pipeline),
         )
 
     @property
@@ -57,6 +59,7 @@ class Query:
         return Query(
             *(self.id, self.attempt, name, value, left_s, self.joins, self.deaths),
             ask=self.ask,
+            pipeline=self.pipeline,
             grace_s=self.grace_s + 2 * self.hop_s,  # the deadline moves by a hop, and the way back
         )
 

@@ -6,13 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from hoplite_ray.serve.graph.pipeline import Pipeline
+from hoplite_ray.serve.graph.shared import Pipelines
 from hoplite_ray.serve.placement.place import Component, Fit
-from hoplite_ray.serve.slo.contract import SLO, Contract, Graph, agree
+from hoplite_ray.serve.slo.contract import (
+    SLO,
+    Contract,
+    Graph,
+    SharedContract,
+    agree_together,
+)
+from hoplite_ray.serve.slo.objective import find_capacity, find_rates
 from hoplite_ray.serve.slo.profile import Profile
-from hoplite_ray.serve.slo.queueing import HOP_S, StageModel
+from hoplite_ray.serve.slo.queueing import HOP_S, StageLoad, StageModel
 from hoplite_ray.serve.stages.batching import Late
 from hoplite_ray.serve.stages.declare import AnyStage, LateName
 
@@ -65,22 +73,7 @@ class Plan(Contract):
 
         Raises:  ValueError for a stage without a slice that is fast enough.
         """
-        found = []
-        for name, stage in self.graph.stages.items():
-            longest_s = stage.profile.quantile_s(stage.cap, _TAIL)
-            fits = {
-                each: fit
-                for each, profile in profiles.get(name, {}).items()
-                if (fit := _fit(profile, stage.cap, longest_s)) is not None
-            }
-            if not fits:
-                raise ValueError(
-                    f"stage {name} is on no slice as fast as planned: a batch may take "
-                    f"{1000 * longest_s:.1f} ms (p95); profile it on a larger slice, or plan with "
-                    "the profile of a slice that you have"
-                )
-            found.append(Component(name, fits))
-        return found
+        return _find_components(self.graph, profiles, dict.fromkeys(self.graph.stages, 1.0))
 
     def plot(self, rates: Sequence[float] | None = None, path: str | Path | None = None) -> Any:
         """Draw the latency and the miss rate over the rate of queries; returns the figure.
@@ -123,22 +116,100 @@ class Plan(Contract):
             f"expected {str(expected).strip()}",
         ]
         for name, each in self.graph.stages.items():
-            load = expected.outcome.loads[name]
-            capacity = each.replicas * each.profile.throughput_per_s(each.cap)
-            lines.append(
-                f"  {name}: {each.replicas} replicas, max_batch={each.cap}, {capacity:.0f}/s at "
-                f"most; waits {1000 * load.wait_s:.1f} ms, runs "
-                f"{1000 * each.profile.quantile_s(max(round(load.batch), 1), 0.95):.1f} ms (p95) "
-                f"in batches of {load.batch:.1f}"
-            )
+            lines.append(_describe_stage(name, each, expected.outcome.loads[name]))
         limit = f"beyond {self.capacity_per_s:.0f}/s it falls behind"
         lines.append(f"{self.limiting_stage} limits: {limit}")
         return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPlan(SharedContract):
+    """A contract of several pipelines, and the application that keeps it. `plan` makes one.
+
+    pipelines:  as they were given, without the plan's caps and replicas.
+    """
+
+    pipelines: Pipelines
+
+    @property
+    def caps(self) -> dict[str, int]:
+        """The largest batch of each stage."""
+        return {name: each.cap for name, each in self.graph.stages.items()}
+
+    @property
+    def replicas(self) -> dict[str, int]:
+        """The number of replicas of each stage. A shared one is named once."""
+        return {name: each.replicas for name, each in self.graph.stages.items()}
+
+    @property
+    def application(self) -> Pipelines:
+        """The pipelines with the plan's caps and replicas: `serve.run(plan.application)`."""
+        planned = self.graph.stages
+        stages = {n: _with_plan(each, planned[n]) for n, each in self.pipelines.stages.items()}
+        latencies_s = {name: slo.latency_s for name, slo in self.slos.items()}
+        return self.pipelines.replace(stages, latency_s=latencies_s)
+
+    def components(self, profiles: Mapping[str, Mapping[str, Profile]]) -> list[Component]:
+        """Return the stages as `place` takes them. The arguments are those of `Plan.components`.
+
+        Visits are those of a query of all pipelines together: a stage of one pipeline has fewer
+        than 1, so the placement's rate is the sum of all pipelines' rates.
+        """
+        total = math.fsum(slo.rate_per_s for slo in self.slos.values())
+        rates = find_rates(self.slos, self.graph)
+        visits = {name: rate / total for name, rate in rates.items()}
+        return _find_components(self.graph, profiles, visits)
+
+    def __str__(self) -> str:
+        expected = self.curve()
+        lines = [f"{len(self.slos)} pipelines; cost {self.cost:g}"]
+        for name, slo in self.slos.items():
+            lines.append(
+                f"{name}: {1000 * slo.latency_s:g} ms for all but {100 * slo.miss:g} % of "
+                f"{slo.rate_per_s:g} queries a second; expected {str(expected[name]).strip()}"
+            )
+        for name, each in self.graph.stages.items():
+            users = [pipeline for pipeline, way in self.graph.ways.items() if name in way]
+            load = expected[users[0]].outcome.loads[name]
+            lines.append(f"{_describe_stage(name, each, load)}; for {' and '.join(users)}")
+        lines.append(
+            f"{self.limiting_stage} limits: beyond {self.capacity:.2f} times all rates it falls "
+            "behind"
+        )
+        return "\n".join(lines)
+
+
+@overload
 def plan(
     application: Pipeline,
     slo: SLO,
+    profiles: Mapping[str, Profile],
+    *,
+    late: LateName | None = ...,
+    costs: Mapping[str, float] | None = ...,
+    replicas_max: int = ...,
+    hop_s: float = ...,
+    seed: int = ...,
+) -> Plan: ...
+
+
+@overload
+def plan(
+    application: Pipelines,
+    slo: Mapping[str, SLO],
+    profiles: Mapping[str, Profile],
+    *,
+    late: LateName | None = ...,
+    costs: Mapping[str, float] | None = ...,
+    replicas_max: int = ...,
+    hop_s: float = ...,
+    seed: int = ...,
+) -> SharedPlan: ...
+
+
+def plan(
+    application: Pipeline | Pipelines,
+    slo: SLO | Mapping[str, SLO],
     profiles: Mapping[str, Profile],
     *,
     late: LateName | None = None,
@@ -146,8 +217,8 @@ def plan(
     replicas_max: int = 1000,
     hop_s: float = HOP_S,
     seed: int = 0,
-) -> Plan:
-    """Choose the caps and replicas with which a pipeline keeps a service-level objective.
+) -> Plan | SharedPlan:
+    """Choose the caps and replicas with which pipelines keep their service-level objectives.
 
         profiles = {"vision": serve.profile(Vision.bind(), images)}
         slo = serve.SLO(latency_s=0.2, rate_per_s=120)
@@ -155,7 +226,9 @@ def plan(
         print(plan)
         serve.run(plan.application)
 
-    application:   the pipeline. Its own `max_batch` and `num_replicas` are not looked at.
+    application:   a pipeline, or pipelines that share stages. The `max_batch` and `num_replicas` of
+                   its stages are not looked at.
+    slo:           the objective; of pipelines, that of each by its name.
     profiles:      of each stage, by its name in the pipeline.
     late:          what stages do with queries that can't be in time: "drop" answers LateError,
                    "serve" runs them behind all others; None: each stage as it is declared.
@@ -163,32 +236,87 @@ def plan(
     replicas_max:  of one stage.
     hop_s:         one way from a replica to the next, in seconds; more for values of many MB.
 
-    Returns: a Plan, whose numbers come from the profiles: queries at random, no replica dies, and
-             no stage takes the CPU of another beyond what the profile saw.
+    Returns: a Plan; of pipelines, a SharedPlan. Its numbers come from the profiles: queries at
+             random, no replica dies, and no stage takes the CPU of another beyond what the profile
+             saw.
     Raises:  UnattainableError if the objective can't be had, with the stage and the numbers that
              stand in the way; TypeError or ValueError for an argument that is none.
-    Cost:    seconds: some 20 to 60 simulations of thousands of queries.
+    Cost:    seconds: some 20 to 60 simulations of thousands of queries; up to four times as many
+             queries for pipelines that share stages.
     Source:  Vortex 5.2 and 8; InferLine (a planner that simulates).
     """
-    if not isinstance(application, Pipeline):
-        raise TypeError(f"plan() takes what pipeline(...) returns, not {application!r}")
+    slos = _check_objectives(application, slo)
     graph = _graph(application, profiles, late, costs or {}, hop_s)
-    chosen = agree(slo, graph, replicas_max=replicas_max, seed=seed)
+    chosen = agree_together(slos, graph, replicas_max=replicas_max, seed=seed)
     if late is not None:
-        stages = {name: each.options(late=late) for name, each in application.spec.stages.items()}
+        stages = {name: each.options(late=late) for name, each in application.stages.items()}
         application = application.replace(stages=stages)
-    return Plan(slo=slo, graph=chosen.graph, seed=seed, pipeline=application)
+    if isinstance(application, Pipeline):
+        return Plan(slo=slos[""], graph=chosen.graph, seed=seed, pipeline=application)
+    return SharedPlan(slos=slos, graph=chosen.graph, seed=seed, pipelines=application)
+
+
+def _check_objectives(
+    application: Pipeline | Pipelines, slo: SLO | Mapping[str, SLO]
+) -> Mapping[str, SLO]:
+    """Return the objectives by pipeline; "" is the only one. Raises what `plan` does."""
+    if isinstance(application, Pipeline):
+        if not isinstance(slo, SLO):
+            raise TypeError(f"plan() of a pipeline takes one SLO(...), not {slo!r}")
+        return {"": slo}
+    if not isinstance(application, Pipelines):
+        raise TypeError(
+            f"plan() takes what pipeline(...) or pipelines(...) returns, not {application!r}"
+        )
+    names = list(application.specs)
+    if not isinstance(slo, Mapping) or not all(isinstance(each, SLO) for each in slo.values()):
+        raise TypeError(f"plan() of pipelines takes an SLO(...) of each of {names}, not {slo!r}")
+    if slo.keys() != application.specs.keys():
+        raise ValueError(f"objectives are of {list(slo)}; give those of {names}")
+    return {name: slo[name] for name in names}
+
+
+def _describe_stage(name: str, stage: StageModel, load: StageLoad) -> str:
+    """Return a line about a stage of a plan."""
+    runs_s = stage.profile.quantile_s(max(round(load.batch), 1), _TAIL)
+    return (
+        f"  {name}: {stage.replicas} replicas, max_batch={stage.cap}, "
+        f"{find_capacity(stage):.0f}/s at most; waits {1000 * load.wait_s:.1f} ms, runs "
+        f"{1000 * runs_s:.1f} ms (p95) in batches of {load.batch:.1f}"
+    )
+
+
+def _find_components(
+    graph: Graph, profiles: Mapping[str, Mapping[str, Profile]], visits: Mapping[str, float]
+) -> list[Component]:
+    """Return a plan's stages as components to place. Raises what `Plan.components` does."""
+    found = []
+    for name, stage in graph.stages.items():
+        longest_s = stage.profile.quantile_s(stage.cap, _TAIL)
+        fits = {
+            each: fit
+            for each, profile in profiles.get(name, {}).items()
+            if (fit := _fit(profile, stage.cap, longest_s)) is not None
+        }
+        if not fits:
+            raise ValueError(
+                f"stage {name} is on no slice as fast as planned: a batch may take "
+                f"{1000 * longest_s:.1f} ms (p95); profile it on a larger slice, or plan with "
+                "the profile of a slice that you have"
+            )
+        found.append(Component(name, fits, visits=visits[name]))
+    return found
 
 
 def _graph(
-    application: Pipeline,
+    application: Pipeline | Pipelines,
     profiles: Mapping[str, Profile],
     late: LateName | None,
     costs: Mapping[str, float],
     hop_s: float,
 ) -> Graph:
     """Return what the plan is made of. Raises ValueError for names that don't fit."""
-    stages = application.spec.stages
+    stages = application.stages
     if lacking := [name for name in stages if name not in profiles]:
         raise ValueError(
             f"stage {lacking[0]} has no profile; make one: "
@@ -204,12 +332,14 @@ def _graph(
         name: StageModel(profiles[name], 1, 1, each.inputs, Late(late) if late else each.late)
         for name, each in stages.items()
     }
-    return Graph(
-        models,
-        {name: costs.get(name, 1.0) for name in stages},
-        application.spec.replicas,
-        hop_s,
-    )
+    unit = {name: costs.get(name, 1.0) for name in stages}
+    if isinstance(application, Pipeline):
+        return Graph(models, unit, application.spec.replicas, hop_s)
+    ways = {
+        pipeline: {name: each.inputs for name, each in spec.stages.items()}
+        for pipeline, spec in application.specs.items()
+    }
+    return Graph(models, unit, application.replicas, hop_s, ways)
 
 
 def _fit(profile: Profile, cap: int, longest_s: float) -> Fit | None:

@@ -1,7 +1,8 @@
-"""A pipeline under virtual time: which latencies its queries have, by measured service times.
+"""Pipelines under virtual time: which latencies their queries have, by measured service times.
 
 Pure: arrivals and a seed come in, latencies go out; the same inputs give the same latencies. It
 queues queries by the same `Batches` as a replica, and chooses replicas by the same `least_loaded`.
+Stages may be shared: the queries of all pipelines then wait in the same queues.
 It leaves out the CPU that stages on one machine take from each other: a profile that was measured
 beside the neighbours has that in its service times. Replicas neither die nor start.
 Source: InferLine, whose planner asks such a simulation.
@@ -25,7 +26,10 @@ HOP_S = 0.0005  # for a small query from one replica to the next, and for its an
 
 @dataclass(frozen=True, slots=True)
 class StageModel:
-    """A stage as the simulation has it: its profile, its options and its place in the graph."""
+    """A stage as the simulation has it: its profile, its options and its place in the graph.
+
+    inputs:  in a graph that is one pipeline; shared stages have theirs in each `Stream`.
+    """
 
     profile: Profile
     cap: int
@@ -72,7 +76,23 @@ class Outcome:
         return sum(each > latency_s for each in self.latencies_s) / max(len(self.latencies_s), 1)
 
 
-def poisson(rate_per_s: float, count: int, seed: int) -> list[float]:
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The queries of one pipeline.
+
+    inputs:      of each stage, by name, each after its inputs; the last one has the answers.
+    arrivals_s:  when they reach the ingress, in ascending seconds.
+    latency_s:   the latency that is promised, by which stages order and drop queries.
+    misses_max:  queries that may take longer; with one more the simulation ends.
+    """
+
+    inputs: Mapping[str, tuple[str, ...]]
+    arrivals_s: Sequence[float]
+    latency_s: float = math.inf
+    misses_max: float = math.inf
+
+
+def poisson(rate_per_s: float, count: int, seed: int | str) -> list[float]:
     """Return `count` arrivals in seconds, at random with a mean rate."""
     draw = random.Random(seed)
     arrivals, now_s = [], 0.0
@@ -102,15 +122,66 @@ def simulate(
 
     Cost:        some 10 us for each query and stage.
     """
-    world = _World(stages, seed, latency_s, hop_s, ingresses)
-    latencies = [math.inf] * len(arrivals_s)
-    misses = 0
-    for index, latency in world.run(arrivals_s):
-        latencies[index] = latency
-        misses += latency > latency_s
-        if misses > misses_max:
-            return Outcome(tuple(latencies[: world.arrived]), world.loads(), is_whole=False)
-    return Outcome(tuple(latencies), world.loads())
+    inputs = {name: each.inputs for name, each in stages.items()}
+    stream = Stream(inputs, arrivals_s, latency_s, misses_max)
+    return simulate_together(stages, {"": stream}, seed=seed, hop_s=hop_s, ingresses=ingresses)[""]
+
+
+def simulate_together(
+    stages: Mapping[str, StageModel],
+    streams: Mapping[str, Stream],
+    *,
+    seed: int = 0,
+    hop_s: float = HOP_S,
+    ingresses: int = 2,
+) -> dict[str, Outcome]:
+    """Answer the queries of several pipelines, which may share stages; returns their outcomes.
+
+    stages:   of all pipelines, by name. Their own `inputs` are not looked at.
+    streams:  by the names of the pipelines.
+    """
+    world = _World(stages, streams, seed, hop_s, ingresses)
+    latencies = {name: [math.inf] * len(each.arrivals_s) for name, each in streams.items()}
+    misses = dict.fromkeys(streams, 0)
+    is_whole = True
+    for name, index, latency in world.run():
+        latencies[name][index] = latency
+        misses[name] += latency > streams[name].latency_s
+        if misses[name] > streams[name].misses_max:
+            is_whole = False
+            break
+    loads = world.loads()
+    return {
+        name: Outcome(
+            tuple(latencies[name][: world.arrived[name]]),
+            {stage: loads[stage] for stage in each.inputs},
+            is_whole,
+        )
+        for name, each in streams.items()
+    }
+
+
+class _Way:
+    """The way of a pipeline's queries.
+
+    following:  the next stages of each stage.
+    back_s:     the time from each stage to the ingress.
+    """
+
+    __slots__ = ("back_s", "first", "following", "inputs", "joins", "latency_s", "name")
+
+    def __init__(self, name: str, stream: Stream, hop_s: float) -> None:
+        inputs = stream.inputs
+        self.name = name
+        self.inputs = inputs
+        self.latency_s = stream.latency_s
+        self.following = {
+            stage: [each for each, befores in inputs.items() if stage in befores]
+            for stage in inputs
+        }
+        self.first = [stage for stage, befores in inputs.items() if not befores]
+        self.joins = [stage for stage, befores in inputs.items() if len(befores) > 1]
+        self.back_s = {stage: hop_s * depth for stage, depth in _depths(inputs).items()}
 
 
 class _Query:
@@ -121,9 +192,10 @@ class _Query:
     waits:   the queues where it has been, with its tickets.
     """
 
-    __slots__ = ("came_s", "index", "is_over", "joins", "met", "open", "passed", "waits")
+    __slots__ = ("came_s", "index", "is_over", "joins", "met", "open", "passed", "waits", "way")
 
-    def __init__(self, index: int, came_s: float) -> None:
+    def __init__(self, way: _Way, index: int, came_s: float) -> None:
+        self.way = way
         self.index = index
         self.came_s = came_s
         self.is_over = False
@@ -144,7 +216,7 @@ class _Replica:
         self.calls = calls
         self.running: list[_Query] = []
         self.took_s = 0.0
-        self.waiting_since: dict[int, float] = {}
+        self.waiting_since: dict[_Query, float] = {}
 
 
 class _World:
@@ -153,50 +225,55 @@ class _World:
     def __init__(
         self,
         stages: Mapping[str, StageModel],
+        streams: Mapping[str, Stream],
         seed: int,
-        latency_s: float,
         hop_s: float,
         ingresses: int,
     ) -> None:
-        self.arrived = 0
+        self.arrived = dict.fromkeys(streams, 0)
         self._stages = stages
-        self._latency_s = latency_s
+        self._streams = streams
         self._hop_s = hop_s
-        self._next = {
-            name: [each for each, of in stages.items() if name in of.inputs] for name in stages
-        }
-        self._depth = _depths(stages)
-        self._first = [name for name, each in stages.items() if not each.inputs]
-        self._joins = [name for name, each in stages.items() if len(each.inputs) > 1]
+        self._ways = [_Way(name, each, hop_s) for name, each in streams.items()]
         self._replicas = {
-            name: [_Replica(each, self._calls(self._next[name])) for _ in range(each.replicas)]
+            name: [_Replica(each, self._calls_from(name)) for _ in range(each.replicas)]
             for name, each in stages.items()
         }
-        self._ingresses = [self._calls(self._first) for _ in range(ingresses)]
+        firsts = [each for way in self._ways for each in way.first]
+        self._ingresses = [self._calls(firsts) for _ in range(ingresses)]
         self._route = random.Random(f"{seed} route")
         self._draw = {name: random.Random(f"{seed} {name}") for name in stages}
         self._events: list[tuple[float, int, str, int, _Query | None]] = []
         self._count = 0
-        self._done: list[tuple[int, float]] = []
+        self._done: list[tuple[str, int, float]] = []
         self._busy_s = dict.fromkeys(stages, 0.0)
         self._waited_s = dict.fromkeys(stages, 0.0)
         self._ran = dict.fromkeys(stages, 0)
         self._batch_count = dict.fromkeys(stages, 0)
         self._now_s = self._began_s = 0.0
 
+    def _calls_from(self, name: str) -> dict[str, dict[int, int]]:
+        """The open calls of a replica, to the next stages in all pipelines."""
+        return self._calls([each for way in self._ways for each in way.following.get(name, ())])
+
     def _calls(self, names: Sequence[str]) -> dict[str, dict[int, int]]:
         """The open calls of a sender, all 0, by stage and replica."""
         return {name: dict.fromkeys(range(self._stages[name].replicas), 0) for name in names}
 
-    def run(self, arrivals_s: Sequence[float]) -> Iterator[tuple[int, float]]:
-        """Yield the index and the latency of each query that ends, in the order of their ends."""
-        self._began_s = arrivals_s[0] if arrivals_s else 0.0
-        upcoming = iter(enumerate(arrivals_s))
+    def run(self) -> Iterator[tuple[str, int, float]]:
+        """Yield the pipeline, index and latency of each query that ends, in the order of ends."""
+        upcoming = heapq.merge(
+            *(
+                [(at_s, number, index) for index, at_s in enumerate(each.arrivals_s)]
+                for number, each in enumerate(self._streams.values())
+            )
+        )
         following = next(upcoming, None)
+        self._began_s = 0.0 if following is None else following[0]
         while following is not None or self._events:
-            if following is not None and (not self._events or following[1] <= self._events[0][0]):
-                self._now_s = following[1]
-                self._enter(_Query(*following))
+            if following is not None and (not self._events or following[0] <= self._events[0][0]):
+                self._now_s, number, index = following
+                self._enter(_Query(self._ways[number], index, self._now_s))
                 following = next(upcoming, None)
             else:
                 self._now_s, _, name, replica, query = heapq.heappop(self._events)
@@ -221,11 +298,11 @@ class _World:
         }
 
     def _enter(self, query: _Query) -> None:
-        self.arrived += 1
-        for name in self._joins:
+        self.arrived[query.way.name] += 1
+        for name in query.way.joins:
             query.joins[name] = self._route.randrange(self._stages[name].replicas)
         calls = self._ingresses[self._route.randrange(len(self._ingresses))]
-        for name in self._first:
+        for name in query.way.first:
             self._send(name, query, calls[name])
 
     def _send(self, name: str, query: _Query, calls: dict[int, int]) -> None:
@@ -244,20 +321,20 @@ class _World:
     def _arrive(self, name: str, number: int, query: _Query) -> None:
         if query.is_over:  # another input was dropped
             return
-        inputs = self._stages[name].inputs
+        way = query.way
+        inputs = way.inputs[name]
         if len(inputs) > 1:
             query.met[name] = query.met.get(name, 0) + 1
             if query.met[name] < len(inputs):
                 return
         replica = self._replicas[name][number]
-        back_s = self._hop_s * self._depth[name]
-        deadline_s = query.came_s + self._latency_s - back_s
-        ticket = replica.batches.offer(query, deadline_s=deadline_s)
+        deadline_s = query.came_s + way.latency_s - way.back_s[name]
+        ticket = replica.batches.offer(query, deadline_s=deadline_s, pipeline=way.name)
         if ticket is None:
             self._end(query, math.inf)
             return
         query.waits.append((replica.batches, ticket))
-        replica.waiting_since[query.index] = self._now_s
+        replica.waiting_since[query] = self._now_s
         if not self._comes_another(name, number):
             self._take(name, number, replica)
 
@@ -271,7 +348,7 @@ class _World:
     def _take(self, name: str, number: int, replica: _Replica) -> None:
         while (batch := replica.batches.take(self._now_s)) is not None:
             for query in batch.late:
-                del replica.waiting_since[query.index]
+                del replica.waiting_since[query]
                 self._end(query, math.inf)
             if batch.items:
                 self._begin(name, number, replica, batch.items)
@@ -279,7 +356,7 @@ class _World:
 
     def _begin(self, name: str, number: int, replica: _Replica, items: list[_Query]) -> None:
         for query in items:
-            self._waited_s[name] += self._now_s - replica.waiting_since.pop(query.index)
+            self._waited_s[name] += self._now_s - replica.waiting_since.pop(query)
         profile = self._stages[name].profile
         took_s = profile.quantile_s(len(items), self._draw[name].random())
         self._busy_s[name] += took_s
@@ -296,33 +373,35 @@ class _World:
             if query.is_over:
                 continue
             query.passed.append((name, replica.batches, self._now_s))
-            if not self._next[name]:
-                back_s = self._hop_s * self._depth[name]
-                self._end(query, self._now_s + back_s - query.came_s)
-            for following in self._next[name]:
-                self._send(following, query, replica.calls[following])
+            following = query.way.following[name]
+            if not following:
+                self._end(query, self._now_s + query.way.back_s[name] - query.came_s)
+            for each in following:
+                self._send(each, query, replica.calls[each])
         self._take(name, number, replica)
 
     def _end(self, query: _Query, latency_s: float) -> None:
         for calls, chosen in query.open:
             calls[chosen] -= 1
         query.open.clear()
-        if latency_s <= self._latency_s and latency_s < math.inf:
+        way = query.way
+        if latency_s <= way.latency_s and latency_s < math.inf:
             for name, batches, left_s in query.passed[:-1]:
-                is_joined = any(len(self._stages[e].inputs) > 1 for e in self._next[name])
-                batches.learn_after(self._now_s - left_s, is_joined=is_joined)
+                is_joined = any(len(way.inputs[each]) > 1 for each in way.following[name])
+                took_s = self._now_s - left_s
+                batches.learn_after(took_s, is_joined=is_joined, pipeline=way.name)
         query.passed.clear()
         if not query.is_over:  # two inputs of a join may be dropped
             query.is_over = True
             for batches, ticket in query.waits:
                 batches.withdraw(ticket)
             query.waits.clear()
-            self._done.append((query.index, latency_s))
+            self._done.append((way.name, query.index, latency_s))
 
 
-def _depths(stages: Mapping[str, StageModel]) -> dict[str, int]:
+def _depths(inputs: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
     """Return how many edges lie between the ingress and each stage, on the longest way."""
     depths: dict[str, int] = {}
-    for name, each in stages.items():
-        depths[name] = 1 + max((depths[before] for before in each.inputs), default=0)
+    for name, befores in inputs.items():
+        depths[name] = 1 + max((depths[before] for before in befores), default=0)
     return depths

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
@@ -62,6 +63,7 @@ class _Waiting(Generic[Item]):
     item: Item
     deadline_s: float
     alone: bool
+    pipeline: str
     is_overdue: bool = False
 
 
@@ -86,11 +88,11 @@ class Batches(Generic[Item]):
         self._late = late
         self._waiting: dict[int, _Waiting[Item]] = {}
         self._overdue_count = 0
-        self._timely: _Order = []
+        self._timely: dict[str, _Order] = {}  # by pipeline
         self._overdue: _Order = []
         self._pushed_out: list[Item] = []  # overdue ones that made room, until the next `take`
         self._next_ticket = 0
-        self._after = AfterTime()
+        self._after: defaultdict[str, AfterTime] = defaultdict(AfterTime)  # by pipeline
         self._arrivals = Arrivals()
         self._has_finished = False  # True if a batch has since the last `take`
         self._learnt_s = -math.inf
@@ -99,13 +101,21 @@ class Batches(Generic[Item]):
         """Return how many queries wait."""
         return len(self._waiting)
 
-    def offer(self, item: Item, *, deadline_s: float = math.inf, alone: bool = False) -> int | None:
+    def offer(
+        self,
+        item: Item,
+        *,
+        deadline_s: float = math.inf,
+        alone: bool = False,
+        pipeline: str = "",
+    ) -> int | None:
         """Have `item` wait for its turn; returns its ticket, or None if too many wait.
 
         A query that can't be in time any more makes room for it.
 
         deadline_s:  when its answer is to be with its caller.
         alone:       True if its batch must have no other item.
+        pipeline:    whose later stages it goes to.
         """
         self._arrivals.count += 1
         if len(self._waiting) >= self._waiting_max:
@@ -114,8 +124,8 @@ class Batches(Generic[Item]):
             self._pushed_out.append(self._remove(oldest))
         ticket = self._next_ticket
         self._next_ticket += 1
-        self._waiting[ticket] = _Waiting(item, deadline_s, alone)
-        heapq.heappush(self._timely, (deadline_s, ticket))
+        self._waiting[ticket] = _Waiting(item, deadline_s, alone, pipeline)
+        heapq.heappush(self._timely.setdefault(pipeline, []), (deadline_s, ticket))
         return ticket
 
     def withdraw(self, ticket: int) -> bool:
@@ -139,8 +149,8 @@ class Batches(Generic[Item]):
         batch: Batch[Item] = Batch([], self._pushed_out)
         self._pushed_out = []
         self._peek(self._overdue)  # which forgets what was withdrawn
-        latest_s = self._take_timely(batch, now_s)
-        self._fill_up(batch, now_s, latest_s)
+        room = self._take_timely(batch, now_s)
+        self._fill_up(batch, room)
         if not self._waiting:
             self._timely.clear()
             self._overdue.clear()
@@ -153,43 +163,43 @@ class Batches(Generic[Item]):
         self.service_time.learn(size, took_s)
         self._has_finished = True
 
-    def learn_after(self, took_s: float, *, is_joined: bool = False) -> None:
+    def learn_after(self, took_s: float, *, is_joined: bool = False, pipeline: str = "") -> None:
         """Learn that later stages took so long to answer a query, from the end of its batch.
 
         is_joined:  True if the next stage may have waited for another input.
         """
         if is_joined:
-            self._after.learn_least(took_s)
+            self._after[pipeline].learn_least(took_s)
         else:
-            self._after.learn(took_s)
+            self._after[pipeline].learn(took_s)
 
     def _take_timely(self, batch: Batch[Item], now_s: float) -> float:
-        """Move the next queries that can be in time into a batch; returns by when it is to end.
+        """Move the next queries that can be in time into a batch; returns its room in all.
 
-        The first one decides the size, because it has the earliest deadline.
+        The first one decides the size, because its batch has to end first.
         """
-        latest_s = math.inf
+        room: float = self._cap
         goal = self._timely_goal()
-        while len(batch.items) < goal and (ticket := self._peek(self._timely)) is not None:
+        while len(batch.items) < goal and (ticket := self._peek_timely()) is not None:
             waiting = self._waiting[ticket]
             if waiting.alone and batch.items:  # it gets a batch for itself
-                return -math.inf
+                return 0
             if not batch.items:
                 goal = 1 if waiting.alone else goal
-                fits = min(self._size_until(waiting.deadline_s, now_s), goal)
+                room = min(self._size_until(waiting, now_s), self._cap)
+                fits = min(room, goal)
                 if fits < goal and not self._keeps_up(fits):
                     self._pass_over(ticket, batch)
-                    goal = self._timely_goal()
+                    goal, room = self._timely_goal(), self._cap
                     continue
-                goal, latest_s = int(fits), waiting.deadline_s
+                goal = int(fits)
             batch.items.append(self._remove(ticket))
             if waiting.alone:
-                return -math.inf
-        return latest_s
+                return 0
+        return room
 
-    def _fill_up(self, batch: Batch[Item], now_s: float, latest_s: float) -> None:
-        """Add queries that can't be in time to a batch, as far as it still ends by `latest_s`."""
-        room = min(self._size_until(latest_s, now_s), self._cap) if batch.items else self._cap
+    def _fill_up(self, batch: Batch[Item], room: float) -> None:
+        """Add queries that can't be in time to a batch, up to `room` queries in all."""
         while len(batch.items) < room and (ticket := self._peek(self._overdue)) is not None:
             alone = self._waiting[ticket].alone
             if alone and batch.items:
@@ -212,22 +222,33 @@ class Batches(Generic[Item]):
     def _timely_goal(self) -> int:
         return min(len(self._waiting) - self._overdue_count, self._cap)
 
-    def _size_until(self, deadline_s: float, now_s: float) -> float:
-        """Return how many queries a batch may have whose answers are there by a deadline."""
-        if deadline_s == math.inf:
+    def _size_until(self, waiting: _Waiting[Item], now_s: float) -> float:
+        """Return how many queries a batch may have that answers this one by its deadline."""
+        if waiting.deadline_s == math.inf:
             return math.inf
-        deviation_s = math.sqrt(self.service_time.variance_s2 + self._after.variance_s2)
-        left_s = deadline_s - now_s
+        after = self._after[waiting.pipeline]
+        deviation_s = math.sqrt(self.service_time.variance_s2 + after.variance_s2)
+        left_s = waiting.deadline_s - now_s
         # Estimates fade, because a wrong one would let no batch run from which to learn better.
         halvings = min((now_s - self._learnt_s) / _FORGET_S, _HALVINGS_MAX)
         faded = 2.0**halvings if left_s > 0 else 1.0
-        spent_s = self._after.mean_s + _DEVIATIONS * deviation_s
+        spent_s = after.mean_s + _DEVIATIONS * deviation_s
         return self.service_time.size_within(faded * left_s - spent_s)
 
     def _keeps_up(self, size: float) -> bool:
         """Return True if batches of this size answer queries as fast as they come."""
         took_s = self.service_time.estimate(int(size))
         return size > 0 and size >= took_s * self._arrivals.rate_per_s
+
+    def _peek_timely(self) -> int | None:
+        """Return the ticket whose batch has to end first; None if there is none."""
+        found = None
+        for pipeline, order in self._timely.items():
+            if (ticket := self._peek(order)) is not None:
+                ends_s = self._waiting[ticket].deadline_s - self._after[pipeline].mean_s
+                if found is None or (ends_s, ticket) < found:
+                    found = ends_s, ticket
+        return None if found is None else found[1]
 
     def _peek(self, order: _Order) -> int | None:
         """Return the ticket with the earliest deadline; None if there is none."""

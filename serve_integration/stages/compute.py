@@ -76,6 +76,7 @@ class Run:
     answer: asyncio.Future[Any]
     came_s: float
     to_notify: tuple[NotifyRunning, ...] = ()  # called when its batch begins and ends
+    pipeline: str = ""
 
 
 class Compute:
@@ -90,13 +91,13 @@ class Compute:
         name: str,
         user: Any,
         what: str,
-        keys: Mapping[str, KeyRule] | None = None,
+        keys: Mapping[str, Mapping[str, KeyRule]] | None = None,
     ) -> None:
         """Begin with no query.
 
         user:  the user's object, whose `__call__` answers batches.
         what:  names its answers in errors.
-        keys:  of the next stages, by name. An answer then comes as a KeyedAnswer.
+        keys:  of the next stages, by pipeline and name. An answer then comes as a KeyedAnswer.
         """
         self.query_count = 0
         self._stage = stage
@@ -127,9 +128,12 @@ class Compute:
         Raises:  BusyError if too many queries wait.
         """
         answer = asyncio.get_running_loop().create_future()
-        run = Run(query.id, value, answer, time.monotonic(), to_notify if query.runs_alone else ())
+        notified = to_notify if query.runs_alone else ()
+        run = Run(query.id, value, answer, time.monotonic(), notified, query.pipeline)
         due_s = deadline_s - query.grace_s - 2 * query.hop_s  # as long as the way here, and back
-        ticket = self._batches.offer(run, deadline_s=due_s, alone=query.runs_alone)
+        ticket = self._batches.offer(
+            run, deadline_s=due_s, alone=query.runs_alone, pipeline=query.pipeline
+        )
         if ticket is None:
             raise BusyError(f"stage {self._name} has {WAITING_MAX} queries waiting")
         self.query_count += 1
@@ -160,13 +164,15 @@ class Compute:
             run.answer.result()
         return took_s
 
-    def learn_after(self, took_s: float, due_s: float, *, is_joined: bool) -> None:
+    def learn_after(
+        self, took_s: float, due_s: float, *, is_joined: bool, pipeline: str = ""
+    ) -> None:
         """Learn how long later stages took to answer a query, if its answer is in time.
 
         Answers that are late say nothing, because such queries wait behind all others.
         """
         if time.monotonic() <= due_s:
-            self._batches.learn_after(took_s, is_joined=is_joined)
+            self._batches.learn_after(took_s, is_joined=is_joined, pipeline=pipeline)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -310,7 +316,9 @@ class Compute:
                     f"stage {self._name} answered {len(runs)} queries with a "
                     f"{type(answers).__name__}{size}; return a list with one answer for each"
                 )
-            return [self._pack(answer) for answer in answers]
+            return [
+                self._pack(answer, run.pipeline) for answer, run in zip(answers, runs, strict=True)
+            ]
         except Exception as error:
             if len(runs) == 1:
                 text = "".join(traceback.format_exception(error))[-_TRACEBACK_MAX:]
@@ -320,15 +328,14 @@ class Compute:
         half = len(runs) // 2
         return (yield from self._bisect(runs[:half])) + (yield from self._bisect(runs[half:]))
 
-    def _pack(self, answer: Any) -> Any:
+    def _pack(self, answer: Any, pipeline: str) -> Any:
         """Pack an answer, with its keys; returns an error in place of one that can't be sent."""
         packed = pack_answer(answer, self._what)
-        if not self._keys or isinstance(packed, BaseException):
+        keys = self._keys.get(pipeline)
+        if not keys or isinstance(packed, BaseException):
             return packed
         try:
-            return KeyedAnswer(
-                packed, {each: rule.derive(answer) for each, rule in self._keys.items()}
-            )
+            return KeyedAnswer(packed, {each: rule.derive(answer) for each, rule in keys.items()})
         except Exception as error:  # of this query alone
             return error
 

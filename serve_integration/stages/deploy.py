@@ -31,11 +31,13 @@ def deployment(
     name: str,
     downstream: Mapping[str, Any],
     keys: Mapping[str, KeyRule] | None = None,
+    next_stages: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Any:
     """Return a stage as a node of a Serve application.
 
-    downstream:  by name, the nodes of the stages that get its answers.
-    keys:        of those among them whose replicas are chosen here, by a key.
+    downstream:   by name, the nodes of the stages that get its answers.
+    keys:         of those among them whose replicas are chosen here, by a key.
+    next_stages:  the names of those that get them, by pipeline; None: all, in the only pipeline.
 
     Raises:  TypeError if its class does not take the arguments of `bind`, or its `__call__` does
              not take the lists that it gets.
@@ -60,5 +62,5 @@ def deployment(
         ),
     }
     return serve.deployment(**options)(Replica).bind(
-        stage, name, dict(downstream), dict(keys or {})
+        stage, name, dict(downstream), dict(keys or {}), next_stages
     )

@@ -12,11 +12,12 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.door import Door
 from hoplite_ray.serve.edge.edge import NotifyRunning
+from hoplite_ray.serve.errors import JoinLostError
 from hoplite_ray.serve.routing import discovery, handoff
 from hoplite_ray.serve.routing.joint import ask_jointly
 from hoplite_ray.serve.routing.keys import KeyedAnswer, KeyRule
@@ -26,6 +27,8 @@ from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
 from hoplite_ray.serve.stages.compute import Compute, make_user
 from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.replica_joins import ReplicaJoins
+
+T = TypeVar("T")
 
 _END_S = 20.0  # Serve's default, after which it kills a replica that it has asked to end
 _HOP_SHARE = 0.1  # of a query's time: the most that one way of an edge is taken to need
@@ -41,13 +44,14 @@ class Replica:
         name: str,
         downstream: dict[str, Any],
         keys: Mapping[str, KeyRule] | None = None,
+        next_stages: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         keys = keys or {}
         self._stage = stage
         self._name = name
         self._user: Any = await make_user(stage)
         self._what = f"the answer of stage {name}"
-        self._compute = Compute(stage, name, self._user, self._what, keys)
+        self._compute = Compute(stage, name, self._user, self._what, _split(keys, next_stages))
         self._joins = ReplicaJoins(name, stage.inputs or ("",), self._answer_joined)
         self._open_queries = 0  # queries that came over edges and are not answered yet
         self._is_idle = asyncio.Event()
@@ -55,6 +59,7 @@ class Replica:
         self._outlets = {
             each: Outlet(handle, self._what, keys.get(each)) for each, handle in downstream.items()
         }
+        self._next = _split(self._outlets, next_stages)
         self._door = Door(self._answer_call, self._what)
         self._metadata = {discovery.METADATA_KEY: await self._door.open()}
 
@@ -124,6 +129,8 @@ class Replica:
     ) -> Awaitable[Any]:
         """Answer a query that came over an edge. Where it can, it waits for its batch at once."""
         query = Query(*fields)
+        if query.pipeline not in self._next:  # in an update: the ingress is newer than this replica
+            raise JoinLostError(f"stage {self._name} is not in pipeline {query.pipeline} yet", 0)
         if isinstance(query.value, handoff.Stored) or len(self._stage.inputs) > 1:
             return self._keep_alive_for(self._fetch_and_answer(query, notify_running))
         return self._keep_alive_for(self._begin_answer(query, notify_running))
@@ -177,14 +184,15 @@ class Replica:
     ) -> Any:
         """Wait for this stage's answer, and have the next stages answer that."""
         value = await running
-        if not self._outlets:
+        outlets = self._next[query.pipeline]
+        if not outlets:
             return value
         keys: Mapping[str, bytes | None] = {}
         if isinstance(value, KeyedAnswer):
             value, keys = value.value, value.keys
-        if len(self._outlets) > 1:
+        if len(outlets) > 1:
             left_s = deadline_s - time.monotonic()
-            value = await handoff.share(value, len(self._outlets), self._what, left_s)
+            value = await handoff.share(value, len(outlets), self._what, left_s)
         left_s = max(deadline_s - time.monotonic(), 0.001)
         calls = [
             outlet.call(
@@ -192,7 +200,7 @@ class Replica:
                 key=keys.get(name),
                 preferred=query.joins.get(name, ()),
             )
-            for name, outlet in self._outlets.items()
+            for name, outlet in outlets.items()
         ]
         began_s = time.monotonic()
         async with asyncio.timeout(left_s):
@@ -200,9 +208,22 @@ class Replica:
         self._compute.learn_after(
             time.monotonic() - began_s,
             deadline_s - query.grace_s,
-            is_joined=not self._outlets.keys().isdisjoint(query.joins),
+            is_joined=not outlets.keys().isdisjoint(query.joins),
+            pipeline=query.pipeline,
         )
         return answer
+
+
+def _split(
+    by_stage: Mapping[str, T], next_stages: Mapping[str, tuple[str, ...]] | None
+) -> Mapping[str, Mapping[str, T]]:
+    """Return what each pipeline has of a table of next stages; None: there is one pipeline."""
+    if next_stages is None:
+        return {"": by_stage}
+    return {
+        pipeline: {each: by_stage[each] for each in names if each in by_stage}
+        for pipeline, names in next_stages.items()
+    }
 
 
 async def _call_user(function: Callable[..., Any], *args: Any) -> Any:
