@@ -74,9 +74,9 @@ class Application:
         found.name, found._handle = name, serve.get_app_handle(name)
         return found
 
-    def ask(self, query: Any) -> Any:
-        """Begin a query; its `result` waits."""
-        return self._handle.remote(query)
+    def ask(self, query: Any, **named: str) -> Any:
+        """Begin a query, of the pipeline that is named; its `result` waits."""
+        return self._handle.remote(query, **named)
 
     def answer(self, query: Any) -> Any:
         return self.ask(query).result(timeout_s=60)

@@ -383,3 +383,54 @@ def test_the_last_times_of_each_size_are_kept(batches: list[tuple[int, float]]) 
         recent.learn(size, took_s)
     for size, kept in recent.report().items():
         assert kept == [took_s for each, took_s in batches if each == size][-64:]
+
+
+def test_the_query_whose_later_stages_take_longest_is_first() -> None:
+    batches = Batches[str](cap=1, waiting_max=9)
+    for _ in range(50):
+        batches.learn_after(0.5, pipeline="long")
+        batches.learn_after(0.1, pipeline="short")
+    batches.offer("short", deadline_s=1.2, pipeline="short")
+    batches.offer("long", deadline_s=1.5, pipeline="long")
+    batches.offer("later", deadline_s=1.7, pipeline="long")
+    order = []
+    while (batch := batches.take(0.0)) is not None:
+        order += batch.items
+        batches.finish(1, 0.01)
+    assert order == ["long", "short", "later"]
+
+
+def test_a_query_is_late_by_the_later_stages_of_its_own_pipeline() -> None:
+    batches = Batches[str](cap=4, waiting_max=9, late=Late.DROP)
+    for _ in range(50):
+        batches.learn_after(0.5, pipeline="long")
+        batches.learn_after(0.1, pipeline="short")
+    batches.take(0.0)
+    batches.offer("short", deadline_s=0.4, pipeline="short")
+    batches.offer("long", deadline_s=0.4, pipeline="long")
+    taken = batches.take(0.0)
+    assert taken is not None and (taken.items, taken.late) == (["short"], ["long"])
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 9), st.sampled_from("abc")), max_size=20),
+    st.integers(1, 5),
+)
+def test_pipelines_with_equal_later_stages_are_as_one(
+    offered: list[tuple[float, str]], cap: int
+) -> None:
+    """Whatever pipelines queries are of, the batches are those of a stage with one."""
+    taken = []
+    for is_shared in (True, False):
+        batches = Batches[int](cap=cap, waiting_max=99, late=Late.DROP)
+        for number, (deadline_s, name) in enumerate(offered):
+            batches.offer(number, deadline_s=deadline_s, pipeline=name if is_shared else "")
+        order = []
+        now_s = 0.0
+        while (batch := batches.take(now_s)) is not None:
+            order.append((batch.items, batch.late))
+            if batch.items:
+                now_s += 0.5
+                batches.finish(len(batch.items), 0.5)
+        taken.append(order)
+    assert taken[0] == taken[1]

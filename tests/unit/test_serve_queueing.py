@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoplite_ray.serve.slo.queueing import StageModel, poisson, simulate
+from hoplite_ray.serve.slo.queueing import (
+    StageModel,
+    Stream,
+    poisson,
+    simulate,
+    simulate_together,
+)
 from hoplite_ray.serve.stages.batching import Late
 from tests.unit.serve_profiles import line
 
@@ -117,3 +123,59 @@ def test_any_graph_answers_all_that_it_does_not_drop(
     drops = any(each.late is Late.DROP for each in stages.values())
     assert drops or all(math.isfinite(each) for each in outcome.latencies_s)
     assert all(0 <= each.busy <= 1 + 1e-9 for each in outcome.loads.values())
+
+
+_CHAIN = {"a": (), "b": ("a",)}
+
+
+def _models(names: str) -> dict[str, StageModel]:
+    return {name: StageModel(line(0.01, 0.002), 4, 1) for name in names}
+
+
+def test_pipelines_without_a_shared_stage_are_as_each_alone() -> None:
+    arrivals = {"one": poisson(90, 800, seed=1), "two": poisson(60, 500, seed=2)}
+    ways = {"one": _CHAIN, "two": {"c": (), "d": ("c",)}}
+    streams = {name: Stream(ways[name], arrivals[name], 0.1) for name in ways}
+    together = simulate_together(_models("abcd"), streams)
+    for name, stream in streams.items():
+        alone = simulate_together(_models("abcd"), {name: stream})[name]
+        assert together[name].latencies_s == alone.latencies_s
+
+
+def test_the_queries_of_pipelines_alike_are_as_those_of_one() -> None:
+    arrivals = poisson(120, 900, seed=3)
+    split = {"one": arrivals[::3], "two": sorted({*arrivals} - {*arrivals[::3]})}
+    only = simulate_together(_models("a"), {"all": Stream({"a": ()}, arrivals, 0.2)})["all"]
+    streams = {name: Stream({"a": ()}, each, 0.2) for name, each in split.items()}
+    together = simulate_together(_models("a"), streams)
+    found = {
+        at_s: latency_s
+        for name, each in split.items()
+        for at_s, latency_s in zip(each, together[name].latencies_s, strict=True)
+    }
+    assert [found[at_s] for at_s in arrivals] == list(only.latencies_s)
+    assert together["one"].loads == together["two"].loads == only.loads
+
+
+def test_a_shared_stage_may_be_at_another_place_in_each_pipeline() -> None:
+    streams = {
+        "first": Stream({"a": ()}, [0.0, 5.0]),
+        "after": Stream({"b": (), "a": ("b",)}, [1.0, 7.0]),
+        "last": Stream({"a": (), "b": (), "c": ("a", "b")}, [3.0, 9.0]),
+    }
+    outcomes = simulate_together(_models("abc"), streams, hop_s=_HOP_S)
+    for name, stages in (("first", 1), ("after", 2), ("last", 2)):
+        expected_s = stages * (0.012 + 2 * _HOP_S)
+        assert outcomes[name].latencies_s == pytest.approx([expected_s] * 2)
+        assert outcomes[name].loads.keys() == streams[name].inputs.keys()
+
+
+def test_it_gives_up_when_one_pipeline_misses_too_often() -> None:
+    streams = {
+        "one": Stream({"a": ()}, poisson(20, 500, seed=1), 1.0, misses_max=5),
+        "two": Stream({"a": ()}, poisson(20, 500, seed=2), 0.011, misses_max=5),
+    }
+    outcomes = simulate_together(_models("a"), streams)
+    assert not any(each.is_whole for each in outcomes.values())
+    assert len(outcomes["one"].latencies_s) < 100
+    assert outcomes["one"].miss(1.0) == 0 and outcomes["two"].miss(0.011) > 0

@@ -1,0 +1,244 @@
+"""Plans of pipelines that share stages: each objective holds, and a shared stage is sized once."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hoplite_ray import serve
+from hoplite_ray.serve.errors import UnattainableError
+from hoplite_ray.serve.slo.contract import SLO, Graph, agree, agree_together
+from hoplite_ray.serve.slo.objective import draw_arrivals, find_capacity, find_rates
+from hoplite_ray.serve.slo.profile import BatchProfile, Profile
+from hoplite_ray.serve.slo.queueing import StageModel, Stream, poisson, simulate_together
+from tests.unit.serve_profiles import line
+
+SIZES = (1, 4, 16)
+PROFILES = {
+    "text": line(0.02, 0.002, jitter=0.05, sizes=SIZES),
+    "rank": line(0.01, 0.004, jitter=0.05, sizes=SIZES),
+    "speak": line(0.04, 0.002, jitter=0.05, sizes=SIZES),
+}
+WAYS: dict[str, dict[str, tuple[str, ...]]] = {
+    "search": {"text": (), "rank": ("text",)},
+    "chat": {"text": (), "speak": ("text",)},
+}
+OBJECTIVES = [
+    {
+        "search": SLO(latency_s=0.2, rate_per_s=120),
+        "chat": SLO(latency_s=0.4, rate_per_s=90),
+    },
+    {
+        "search": SLO(latency_s=0.3, rate_per_s=40, miss=0.05),
+        "chat": SLO(latency_s=0.25, rate_per_s=160, miss=0.02),
+    },
+    {
+        "search": SLO(latency_s=0.15, rate_per_s=200, miss=0.05),
+        "chat": SLO(latency_s=0.5, rate_per_s=200, miss=0.05),
+    },
+]
+
+
+def make_graph(ways: dict[str, dict[str, tuple[str, ...]]] = WAYS) -> Graph:
+    models = {name: StageModel(profile, 1, 1) for name, profile in PROFILES.items()}
+    return Graph(models, dict.fromkeys(models, 1.0), pipelines=ways)
+
+
+def make_part(name: str) -> Graph:
+    """Return the graph of one pipeline alone."""
+    models = {
+        each: StageModel(PROFILES[each], 1, 1, befores) for each, befores in WAYS[name].items()
+    }
+    return Graph(models, dict.fromkeys(models, 1.0))
+
+
+@pytest.mark.parametrize("slos", OBJECTIVES)
+def test_every_pipeline_keeps_its_objective_on_other_arrivals(slos: dict[str, SLO]) -> None:
+    contract = agree_together(slos, make_graph())
+    for expected in (contract.curve(), contract.predict(draw_arrivals(slos, seed=99))):
+        for name, slo in slos.items():
+            assert expected[name].miss <= (1.5 * slo.miss), name
+    assert contract.capacity >= 1
+
+
+@pytest.mark.parametrize("slos", OBJECTIVES)
+def test_together_they_need_no_more_replicas_than_apart(slos: dict[str, SLO]) -> None:
+    together = agree_together(slos, make_graph())
+    apart = {name: agree(slo, make_part(name)) for name, slo in slos.items()}
+    assert together.cost <= sum(each.cost for each in apart.values())
+    texts = sum(each.graph.stages["text"].replicas for each in apart.values())
+    assert together.graph.stages["text"].replicas <= texts
+
+
+def test_a_shared_stage_saves_replicas() -> None:
+    slos = OBJECTIVES[0]
+    together = agree_together(slos, make_graph())
+    apart = sum(agree(slo, make_part(name)).cost for name, slo in slos.items())
+    assert together.cost < apart
+
+
+@pytest.mark.parametrize("slos", OBJECTIVES)
+def test_no_choice_of_caps_and_replicas_is_cheaper(slos: dict[str, SLO]) -> None:
+    graph = make_graph()
+    contract = agree_together(slos, graph)
+    arrivals, rates = draw_arrivals(slos, seed=5), find_rates(slos, graph)
+    streams = {
+        name: Stream(WAYS[name], arrivals[name], slo.latency_s, slo.miss * len(arrivals[name]))
+        for name, slo in slos.items()
+    }
+    for replicas in itertools.product(range(1, 8), repeat=3):
+        if sum(replicas) != contract.cost - 1:
+            continue
+        for caps in itertools.product(SIZES, repeat=3):
+            stages = {
+                name: replace(each, cap=cap, replicas=count)
+                for (name, each), cap, count in zip(
+                    graph.stages.items(), caps, replicas, strict=True
+                )
+            }
+            if any(find_capacity(each) < rates[name] for name, each in stages.items()):
+                continue
+            outcomes = simulate_together(stages, streams)
+            assert not all(each.is_whole for each in outcomes.values()), (caps, replicas)
+
+
+def test_a_pipeline_alone_has_the_contract_that_it_has_by_itself() -> None:
+    slo = OBJECTIVES[0]["search"]
+    graph = make_part("search")
+    shared = agree_together({"": slo}, graph)
+    assert shared.graph == agree(slo, graph).graph
+    assert shared.curve()[""] == agree(slo, graph).curve()
+
+
+def test_the_curve_rises_for_all_and_the_limit_is_named() -> None:
+    slos = OBJECTIVES[0]
+    contract = agree_together(slos, make_graph())
+    points = [contract.curve(times) for times in (0.3, 1.0, 1.5 * contract.capacity)]
+    for name in slos:
+        assert [each[name].p99_s for each in points] == sorted(each[name].p99_s for each in points)
+    stages, rates = contract.graph.stages, find_rates(slos, contract.graph)
+    spare = {name: find_capacity(each) / rates[name] for name, each in stages.items()}
+    assert contract.capacity == min(spare.values()) == spare[contract.limiting_stage]
+    assert rates == {"text": 210, "rank": 120, "speak": 90}
+    limited = [name for name, way in WAYS.items() if contract.limiting_stage in way]
+    assert all(points[2][name].miss > 0.1 for name in limited)
+
+
+_SLOW = Profile("Slow", (BatchProfile(1, (0.01,) * 97 + (0.5,) * 3),))
+
+
+@pytest.mark.parametrize(
+    ("chat", "options", "why"),
+    [
+        (SLO(latency_s=0.03, rate_per_s=1), {}, "pipeline chat: 30 ms can't be kept at any rate"),
+        (
+            SLO(latency_s=0.4, rate_per_s=880),
+            {"replicas_max": 3},
+            "1000 queries a second need 4 replicas of text",
+        ),
+    ],
+)
+def test_objectives_that_can_not_be_had_name_the_pipeline_or_the_shared_stage(
+    chat: SLO, options: dict[str, Any], why: str
+) -> None:
+    slos = {"search": OBJECTIVES[0]["search"], "chat": chat}
+    with pytest.raises(UnattainableError, match=why):
+        agree_together(slos, make_graph(), **options)
+
+
+def test_the_pipeline_that_misses_most_is_named() -> None:
+    stages = {"text": StageModel(line(0.01, 0.001), 1, 1), "slow": StageModel(_SLOW, 1, 1)}
+    ways = {"fast": {"text": ()}, "uneven": {"text": (), "slow": ("text",)}}
+    graph = Graph(stages, {"text": 1.0, "slow": 1.0}, pipelines=ways)
+    slos = {
+        "fast": SLO(latency_s=0.4, rate_per_s=20),
+        "uneven": SLO(latency_s=0.4, rate_per_s=20, miss=0.03),
+    }
+    with pytest.raises(UnattainableError, match=r"pipeline uneven: .* 1 % of slow's single"):
+        agree_together(slos, graph)
+
+
+def test_arrivals_cover_one_time_and_have_a_limit_together() -> None:
+    slos = {"many": SLO(latency_s=1, rate_per_s=1000), "few": SLO(latency_s=1, rate_per_s=10)}
+    arrivals = draw_arrivals(slos, seed=1)
+    assert sum(map(len, arrivals.values())) == pytest.approx(40_000, abs=2)
+    assert arrivals["many"][-1] == pytest.approx(arrivals["few"][-1], rel=0.2)
+    assert draw_arrivals({"": slos["many"]}, 7) == {"": poisson(1000, 10_000, 7)}
+
+
+def test_arrivals_are_of_all_pipelines_in_order() -> None:
+    contract = agree_together(OBJECTIVES[0], make_graph())
+    with pytest.raises(ValueError, match=r"arrivals_s are of \['search'\]; give those of \['chat'"):
+        contract.predict({"search": [0.0, 1.0]})
+    with pytest.raises(ValueError, match="of pipeline chat are to be at least two"):
+        contract.predict({"search": [0.0, 1.0], "chat": [1.0, 0.0]})
+    with pytest.raises(ValueError, match="times=0"):
+        contract.curve(0)
+
+
+@serve.stage
+class Stage:
+    def __call__(self, queries: list[Any]) -> list[Any]:
+        return queries
+
+
+def make_application() -> serve.Pipelines:
+    return serve.pipelines(
+        search=serve.pipeline(text=Stage, rank=Stage.after("text")),
+        chat=serve.pipeline(text=Stage, speak=Stage.after("text"), deadline_s=9.0, replicas=3),
+    )
+
+
+def test_the_application_has_the_plans_caps_replicas_and_latencies() -> None:
+    plan = serve.plan(make_application(), OBJECTIVES[0], PROFILES, late="drop")
+    assert plan.graph.ingresses == 3
+    for name, slo in OBJECTIVES[0].items():
+        spec = plan.application.specs[name]
+        assert spec.latency_s == slo.latency_s
+        for stage, each in spec.stages.items():
+            assert each.max_batch == plan.caps[stage] and each.late.value == "drop"
+            assert each.serve_options["num_replicas"] == plan.replicas[stage]
+            assert each.inputs == WAYS[name][stage]
+    assert plan.application.specs["chat"].deadline_s == 9.0
+    assert plan.pipelines.stages["text"].max_batch == 32, "as it was"
+
+
+def test_a_shared_plan_explains_itself_pipeline_by_pipeline() -> None:
+    text = str(serve.plan(make_application(), OBJECTIVES[0], PROFILES))
+    for words in (
+        "2 pipelines; cost",
+        "search: 200 ms for all but 1 % of 120 queries a second; expected",
+        "chat: 400 ms for all but 1 % of 90",
+        "; for search and chat",
+        "times all rates it falls behind",
+    ):
+        assert words in text
+
+
+def test_a_shared_plan_is_placed_by_the_rate_of_all_pipelines() -> None:
+    plan = serve.plan(make_application(), OBJECTIVES[0], PROFILES)
+    components = plan.components({name: {"gpu": each} for name, each in PROFILES.items()})
+    assert {each.name: each.visits for each in components} == pytest.approx(
+        {"text": 1.0, "rank": 120 / 210, "speak": 90 / 210}
+    )
+
+
+@pytest.mark.parametrize(
+    ("slo", "kind", "why"),
+    [
+        (OBJECTIVES[0]["search"], TypeError, r"an SLO\(...\) of each of \['search', 'chat'\]"),
+        ({"search": OBJECTIVES[0]["search"]}, ValueError, "objectives are of .'search'.; give"),
+    ],
+)
+def test_objectives_are_those_of_all_pipelines(slo: Any, kind: type[Exception], why: str) -> None:
+    with pytest.raises(kind, match=why):
+        serve.plan(make_application(), slo, PROFILES)
+
+
+def test_a_pipeline_has_one_objective() -> None:
+    slos: Any = OBJECTIVES[0]
+    with pytest.raises(TypeError, match="of a pipeline takes one SLO"):
+        serve.plan(serve.pipeline(text=Stage), slos, {"text": PROFILES["text"]})
