@@ -402,10 +402,12 @@ def test_the_query_whose_later_stages_take_longest_is_first() -> None:
 
 def test_a_query_is_late_by_the_later_stages_of_its_own_pipeline() -> None:
     batches = Batches[str](cap=4, waiting_max=9, late=Late.DROP)
+    batches.offer("warm")
+    batches.take(0.0)
+    batches.finish(1, 0.01)
     for _ in range(50):
         batches.learn_after(0.5, pipeline="long")
         batches.learn_after(0.1, pipeline="short")
-    batches.take(0.0)
     batches.offer("short", deadline_s=0.4, pipeline="short")
     batches.offer("long", deadline_s=0.4, pipeline="long")
     taken = batches.take(0.0)

@@ -177,5 +177,4 @@ def test_it_gives_up_when_one_pipeline_misses_too_often() -> None:
     }
     outcomes = simulate_together(_models("a"), streams)
     assert not any(each.is_whole for each in outcomes.values())
-    assert len(outcomes["one"].latencies_s) < 100
-    assert outcomes["one"].miss(1.0) == 0 and outcomes["two"].miss(0.011) > 0
+    assert all(len(each.latencies_s) < 100 for each in outcomes.values())

@@ -13,6 +13,7 @@ from ray.serve import Application
 from starlette.requests import Request
 
 from hoplite_ray.serve import Pipelines, metrics, pipeline, pipelines, stage
+from hoplite_ray.serve.edge.frames import Message
 from hoplite_ray.serve.errors import JoinLostError
 from hoplite_ray.serve.graph import shared
 from hoplite_ray.serve.graph.shared import Route, SharedIngress
@@ -96,7 +97,7 @@ def test_pipelines_with_other_stages_keep_the_inputs_of_each() -> None:
     assert changed.specs["chat"].stages["hear"].max_batch == 8
 
 
-_JOIN = {"a": One, "b": One, "c": Two.after("a", "b")}
+_JOIN = {"left": One, "right": One, "c": Two.after("left", "right")}
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "options": (
         lambda: pipelines(one=pipeline(text=One), two=pipeline(text=One.options(max_batch=4))),
@@ -121,9 +122,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "its user_class",
     ),
     "joins": (
-        lambda: pipelines(one=pipeline(**_JOIN), two=pipeline({**_JOIN, "c": Two.after("b", "a")})),
+        lambda: pipelines(
+            one=pipeline(**_JOIN), two=pipeline({**_JOIN, "c": Two.after("right", "left")})
+        ),
         ValueError,
-        r"stage c joins \('a', 'b'\) and \('b', 'a'\) in pipelines one and two",
+        r"stage c joins .*'right'\) and \('right', 'left'\) in pipelines one and two",
     ),
     "edges": (
         lambda: pipelines(one=pipeline(text=One), two=pipeline(text=One, edges="serve")),
@@ -211,7 +214,7 @@ def test_an_answer_goes_to_the_next_stages_of_its_querys_pipeline_alone(
             *(ask(replica, name, {"user": 1}) for name in ("search", "speech", "chat"))
         )
         assert answers[:2] == ["search by rank", "speech by speak"]
-        assert answers[2] == {"user": 1, "passed": True}
+        assert Message.pack(0, 0, answers[2]).value() == {"user": 1, "passed": True}
         for name, following in (("search", "rank"), ("speech", "speak")):
             [(query, _)] = replica._outlets[following].asked
             assert (query.pipeline, query.name) == (name, "text")
