@@ -221,7 +221,7 @@ class Asker:
             values = [responses[each] for each in inputs] or [value]
             responses[name] = self._handles[name].remote(query_id, limit_s, *values, **grace)
         async with asyncio.timeout(limit_s):
-            return await responses[next(reversed(self._inputs))]
+            return await responses[next(reversed(list(self._inputs)))]
 
     def _grace_s(self, limit_s: float) -> float:
         """Return the seconds from the promised latency to a query's deadline."""

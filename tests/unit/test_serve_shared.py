@@ -32,7 +32,7 @@ class One:
 
 
 @stage(max_batch=8)
-class Other(One.user_class):  # type: ignore[misc, name-defined]
+class Other(One.user_class):
     """Not the same, though it answers alike."""
 
 
@@ -43,7 +43,7 @@ class Two:
 
 
 @pytest.fixture(autouse=True)
-def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+def count_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ingresses and replicas tell Ray's metrics, and no Ray runs here."""
     for name in ("count", "observe", "observe_query", "set_gauge"):
         monkeypatch.setattr(metrics, name, lambda *_, **__: None)
@@ -140,8 +140,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         r"stages \['a', 'b'\] are after each other in pipelines \['one', 'two'\]",
     ),
-    "no pipeline": (lambda: pipelines(text=One), TypeError, "give what pipeline"),  # type: ignore[arg-type]
-    "unnamed": (lambda: pipelines(pipeline(text=One)), TypeError, "pipelines have names"),  # type: ignore[arg-type]
+    "no pipeline": (lambda: pipelines(text=One), TypeError, "give what pipeline"),
+    "unnamed": (lambda: pipelines(pipeline(text=One)), TypeError, "pipelines have names"),
     "a path": (lambda: pipelines({"a/b": pipeline(text=One)}), ValueError, "'a/b': its name is a"),
     "twice": (
         lambda: pipelines({"a": pipeline(text=One)}, a=pipeline(text=One)),
