@@ -74,8 +74,8 @@ class NativeNode:
         Hand over what only this node keeps; ("drained", node id, incarnation) follows.
         """
 
-    def objects(self, limit: int = 1000) -> list[dict[str, Any]]:
-        """Return what is here, the largest first."""
+    def objects(self, limit: int = 1000, object_ids: Sequence[bytes] = ()) -> list[dict[str, Any]]:
+        """Return what is here, the largest first; or what of these objects is."""
 
     def transfers(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Return what comes in, stripe by stripe, the largest first."""

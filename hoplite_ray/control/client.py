@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -163,6 +163,14 @@ class ControlClient:
     ) -> list[pb.Object]:
         """Read the `limit` largest objects of a node, largest first."""
         request = pb.ListObjectsRequest(limit=limit)
+        pages = self._stream(address, "ListObjects", request, timeout_s)
+        return [each async for page in pages for each in cast(pb.Objects, page).objects]
+
+    async def find_objects(
+        self, address: str, object_ids: Sequence[bytes], *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> list[pb.Object]:
+        """Read what a node knows of these objects, of one moment."""
+        request = pb.ListObjectsRequest(limit=len(object_ids), object_ids=object_ids)
         pages = self._stream(address, "ListObjects", request, timeout_s)
         return [each async for page in pages for each in cast(pb.Objects, page).objects]
 

@@ -207,10 +207,12 @@ class Probe(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., control_failure: _Optional[str] = ..., rail_failures: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListObjectsRequest(_message.Message):
-    __slots__ = ("limit",)
+    __slots__ = ("limit", "object_ids")
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_IDS_FIELD_NUMBER: _ClassVar[int]
     limit: int
-    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+    object_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, limit: _Optional[int] = ..., object_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Objects(_message.Message):
     __slots__ = ("objects",)

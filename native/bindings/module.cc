@@ -236,11 +236,14 @@ struct PyNode : Handle {
     return PyEvent{event_name(event->kind), event->node.value, event->incarnation.value};
   }
 
-  nb::list objects(std::uint64_t limit) {
+  nb::list objects(std::uint64_t limit, const std::vector<nb::bytes>& object_ids) {
     Node& self = running_node();
+    ListCommand command{limit, 0};
+    command.named.resize(object_ids.size());
+    std::transform(object_ids.begin(), object_ids.end(), command.named.begin(), to_object_id);
     const auto rows = [&] {
       const WithoutGil released;
-      return self.list({limit, 0}).objects;
+      return self.list(command).objects;
     }();
     nb::list listed;
     for (const ObjectRow& row : rows) listed.append(to_dict(row));
@@ -384,9 +387,11 @@ void bind_node(nb::module_& m) {
       .def(
           "drain", [](PyNode& self) { self.running_node().drain(); },
           "Hand over what only this node keeps; (\"drained\", node id, incarnation) follows.")
-      .def("objects", &PyNode::objects, "limit"_a = 1000,
-           nb::sig("def objects(self, limit: int = 1000) -> list[dict[str, typing.Any]]"),
-           "Return what is here, the largest first.")
+      .def("objects", &PyNode::objects, "limit"_a = 1000, "object_ids"_a = nb::make_tuple(),
+           nb::sig("def objects(self, limit: int = 1000, "
+                   "object_ids: collections.abc.Sequence[bytes] = ()) "
+                   "-> list[dict[str, typing.Any]]"),
+           "Return what is here, the largest first; or what of these objects is.")
       .def("transfers", &PyNode::transfers, "limit"_a = 1000,
            nb::sig("def transfers(self, limit: int = 1000) -> list[dict[str, typing.Any]]"),
            "Return what comes in, stripe by stripe, the largest first.")

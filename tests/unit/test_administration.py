@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class Native:
     def drain(self) -> None:
         self._is_awake = True
 
-    def objects(self, limit: int = 1000) -> list[dict[str, Any]]:
+    def objects(self, limit: int = 1000, object_ids: Sequence[bytes] = ()) -> list[dict[str, Any]]:
         return [{"object_id": b"late", "size_bytes": 1, "sole": True}]
 
     def transfers(self, limit: int = 1000) -> list[dict[str, Any]]:

@@ -360,9 +360,11 @@ hostile = st.one_of(
         ballot=st.builds(pb.Ballot, round=numbers, node_id=numbers),
         proposal=st.none() | st.builds(pb.View, epoch=numbers),
     ).map(lambda message: message.SerializeToString()),
-    st.builds(pb.ListObjectsRequest, limit=st.integers(0, 2**32 - 1)).map(
-        lambda message: message.SerializeToString()
-    ),
+    st.builds(
+        pb.ListObjectsRequest,
+        limit=st.integers(0, 2**32 - 1),
+        object_ids=st.lists(st.binary(max_size=30), max_size=3),
+    ).map(lambda message: message.SerializeToString()),
 )
 
 

@@ -35,8 +35,8 @@ class AdministeredNode(Protocol):
         """Return the published counters by name."""
         ...
 
-    def objects(self, limit: int = 1000) -> list[dict[str, Any]]:
-        """Return the largest objects that this node knows."""
+    def objects(self, limit: int = 1000, object_ids: Sequence[bytes] = ()) -> list[dict[str, Any]]:
+        """Return the largest objects that this node knows, or what it knows of some."""
         ...
 
     def transfers(self, limit: int = 1000) -> list[dict[str, Any]]:
@@ -112,13 +112,21 @@ class Administration:
 
         return pb.Probes(probes=await asyncio.gather(*map(one, others)))
 
-    async def objects(self, limit: int) -> AsyncIterator[pb.Objects]:
+    async def objects(
+        self, limit: int, object_ids: Sequence[bytes] = ()
+    ) -> AsyncIterator[pb.Objects]:
         """Yield the `limit` largest objects, all of one moment.
 
-        Raises:  ControlError if that is more than one answer may have.
+        object_ids:  of the objects to yield in place of the largest; unknown ones are left out.
+
+        Raises:  ControlError if that is more than one answer may have, or an id is none.
         """
-        _check_limit(limit)
-        for page in _pages(await asyncio.to_thread(self._native.objects, limit)):
+        _check_limit(max(limit, len(object_ids)))
+        try:
+            rows = await asyncio.to_thread(self._native.objects, limit, list(object_ids))
+        except InvalidArgumentError as error:
+            raise ControlError(str(error)) from error
+        for page in _pages(rows):
             yield pb.Objects(objects=[pb.Object(**each) for each in page])
 
     async def transfers(self, limit: int) -> AsyncIterator[pb.Transfers]:

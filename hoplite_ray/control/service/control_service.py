@@ -189,7 +189,7 @@ class ControlService:
         return await self._administration.probe(others, request.timeout_ms / 1000)
 
     async def _ListObjects(self, request: pb.ListObjectsRequest) -> AsyncIterator[pb.Objects]:
-        async for page in self._administration.objects(request.limit):
+        async for page in self._administration.objects(request.limit, request.object_ids):
             yield page
 
     async def _ListTransfers(self, request: pb.ListTransfersRequest) -> AsyncIterator[pb.Transfers]:

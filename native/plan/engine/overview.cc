@@ -65,9 +65,17 @@ ObjectRow row(const ObjectId& id, const LocalObject& object) {
 }  // namespace
 
 void Overview::handle_list(RequestId request, const ListCommand& list) {
-  Listing listing{largest_objects(list.objects_max), largest_transfers(list.transfers_max),
-                  Remembered{}};
+  Listing listing{list.named.empty() ? largest_objects(list.objects_max) : find_objects(list.named),
+                  largest_transfers(list.transfers_max), Remembered{}};
   engine_.outgoing.act(TellListing{request, std::move(listing), list.traced});
+}
+
+std::vector<ObjectRow> Overview::find_objects(const std::vector<ObjectId>& named) const {
+  std::vector<ObjectRow> rows;
+  for (const ObjectId& id : named) {
+    if (const LocalObject* object = engine_.objects.find(id)) rows.push_back(row(id, *object));
+  }
+  return rows;
 }
 
 std::vector<ObjectRow> Overview::largest_objects(std::uint64_t rows_max) const {

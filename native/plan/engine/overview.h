@@ -28,6 +28,7 @@ class Overview {
  private:
   [[nodiscard]] const std::string& holders_text() const;
   [[nodiscard]] std::string reason(const ObjectId& id, const LocalObject& object) const;
+  [[nodiscard]] std::vector<ObjectRow> find_objects(const std::vector<ObjectId>& named) const;
   [[nodiscard]] std::vector<ObjectRow> largest_objects(std::uint64_t rows_max) const;
   [[nodiscard]] std::vector<TransferRow> largest_transfers(std::uint64_t rows_max) const;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The listing of incoming objects: the bytes of each stripe, until its sender is gone.
+// The listing of incoming objects: the bytes of each stripe, until its sender is gone; and that of
+// named objects.
 #include "plan/engine/one_engine_test.h"
 
 namespace hoplite {
@@ -62,6 +63,23 @@ TEST_F(Transfers, OfAStripeThatIsHereOrWhoseSenderIsGoneAreNotTold) {
   EXPECT_EQ(listed(10).size(), 1U);
   engine_.handle_io(PeerDead{NodeId{3}, Incarnation{1}, true}, now_);
   EXPECT_TRUE(listed(10).empty());
+}
+
+TEST_F(Transfers, NamedObjectsAreListedInTheirOrderAndUnknownOnesLeftOut) {
+  const ObjectId put = Nodes(3).object_at(0);
+  const ObjectId unknown = Nodes(3).object_at(2);
+  ask(PutCommand{put, Incarnation{1}, floats_meta(400), Bytes(400)});
+  begin(0);
+  deeds<TellListing>();
+  ask(ListCommand{.objects_max = 1, .named = {id_, unknown, put}});
+  const auto told = deeds<TellListing>();
+  ASSERT_EQ(told.size(), 1U);
+  const auto& rows = told.at(0).listing.objects;
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0].object, id_);
+  EXPECT_STREQ(rows[0].state, "partial");
+  EXPECT_EQ(rows[1].object, put);
+  EXPECT_STREQ(rows[1].state, "whole");
 }
 
 }  // namespace

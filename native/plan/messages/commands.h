@@ -81,7 +81,8 @@ struct DrainCommand {};  // from the control plane: hand over what only this nod
 struct ListCommand {     // from the control plane: what is here and comes in, the largest first
   std::uint64_t objects_max = 0;
   std::uint64_t transfers_max = 0;
-  ObjectPrefix traced = {};  // and what the node remembers of these
+  ObjectPrefix traced = {};          // and what the node remembers of these
+  std::vector<ObjectId> named = {};  // these objects in place of the largest; unknown ones left out
 };
 using CommandBody =
     std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
