@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hoplite_ray import _native
 from hoplite_ray.errors import InvalidArgumentError, NodeLostError, UnusableAfterForkError
@@ -36,6 +36,9 @@ from hoplite_ray.values.layout import (
     short_name,
 )
 
+if TYPE_CHECKING:
+    from hoplite_ray.control.holders import Holder
+
 T = TypeVar("T")
 
 
@@ -50,7 +53,8 @@ class StoreClient:
         """Attach to the node of `socket`; `Store.attach` says what it raises."""
         self._client = client = _native.Client(os.fspath(socket))
         self._pid = os.getpid()
-        self._listener = Listener(client, Path(socket).parent)
+        self._directory = Path(socket).parent
+        self._listener = Listener(client, self._directory)
         self._detach = weakref.finalize(self, detach, self._pid, client, self._listener)
 
     def begin_put(self, object_id: bytes, value: Any, *, incarnation: int = 1) -> PendingPut:
@@ -237,6 +241,16 @@ class StoreClient:
     def close(self) -> None:
         """Detach; operations in flight fail with NodeLostError. Closing again does nothing."""
         self._detach()
+
+    def find_holders(
+        self, object_ids: Iterable[bytes], timeout_s: float
+    ) -> dict[bytes, list[Holder]]:
+        """Return the nodes that have each object; `Store.locate` says more."""
+        from hoplite_ray.control import holders  # here, because gRPC takes long to import
+
+        wanted = [checked_id(each) for each in object_ids]
+        self._usable()
+        return holders.find_holders(self._directory, wanted, timeout_s)
 
     def _usable(self) -> _native.Client:
         if os.getpid() != self._pid:

@@ -6,9 +6,10 @@ hoplite_ray, which take Ray's references, are written with that.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from hoplite_ray.client import StoreClient
 from hoplite_ray.collectives import Collectives
@@ -18,6 +19,9 @@ from hoplite_ray.pending import Pending, PendingPut, ReceivedObject
 from hoplite_ray.unsealed import Unsealed
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import OBJECT_ID_BYTES, Layout
+
+if TYPE_CHECKING:
+    from hoplite_ray.control.holders import Holder
 
 
 def new_id() -> bytes:
@@ -230,6 +234,36 @@ class Store(Collectives):
     async def delete_async(self, object_id: bytes, *, timeout_s: float | None = None) -> None:
         """Like `delete`, but awaitable; cancelling it may leave the object."""
         await self._client.begin_delete(object_id).result_async(timeout_s)
+
+    def locate(
+        self, object_ids: Iterable[bytes], *, timeout_s: float = 5.0
+    ) -> dict[bytes, list[Holder]]:
+        """Return which nodes have each object, or some of it.
+
+        Every member says what it has at that moment, so a holder may have gone when the caller
+        reads of it. No bytes move.
+
+        Args:    object_ids: the objects, at most 10,000.
+                 timeout_s: seconds to wait for the members. A member without an answer is left out.
+        Returns: the holders of each id, those with all bytes first; none for an id that no member
+                 knows.
+        Raises:  ControlError if this process's own node does not answer; InvalidArgumentError;
+                 NodeLostError.
+        Cost:    one call to each member at once.
+        Example:
+
+            object_id = new_id()
+            store.put(object_id, np.zeros(100_000))
+            [holder] = store.locate([object_id])[object_id]
+            assert holder.node_id == store.node_id and holder.is_complete
+        """
+        return self._client.find_holders(object_ids, timeout_s)
+
+    async def locate_async(
+        self, object_ids: Iterable[bytes], *, timeout_s: float = 5.0
+    ) -> dict[bytes, list[Holder]]:
+        """Like `locate`, but awaitable; cancelling it lets the calls end by their time limit."""
+        return await asyncio.to_thread(self.locate, object_ids, timeout_s=timeout_s)
 
     @property
     def node_id(self) -> int:

@@ -31,7 +31,10 @@ EXAMPLES = {
     for name, member in documented()
     if (found := _EXAMPLE.search(inspect.getdoc(member) or ""))
 }
-VERBS = ("attach", "start", "put", "empty", "get", "delete", "gather", "reduce", "all_reduce")
+VERBS = (
+    *("attach", "start", "put", "empty", "get", "delete", "locate"),
+    *("gather", "reduce", "all_reduce"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,10 @@ def test_an_old_name_of_a_store_works_with_a_warning() -> None:
     assert asyncio.run(begun) == given
 
 
-STORE_VERBS = ("put", "empty", "get", "delete", "gather", "reduce", "all_reduce", "reduce_scatter")
+STORE_VERBS = (
+    *("put", "empty", "get", "delete", "locate"),
+    *("gather", "reduce", "all_reduce", "reduce_scatter"),
+)
 STORE_REST = {"attach", "begin_get", "begin_put", "close", "is_alive", "node", "node_id", "start"}
 OLD = {"allreduce", "allreduce_async"}
 
