@@ -17,7 +17,7 @@ from typing import Any
 from hoplite_ray import WorldError
 from hoplite_ray.serve.edge.edge import Edge, Handler
 from hoplite_ray.serve.edge.failures import describe_error
-from hoplite_ray.serve.edge.managers import manager, node_address, secrecy
+from hoplite_ray.serve.edge.managers import manager, node_address, node_id, secrecy
 from hoplite_ray.serve.errors import OtherVersionError
 from hoplite_ray.worlds.handshake.acceptor import STRANGERS_MAX, Acceptor
 from hoplite_ray.worlds.handshake.errors import RefusedError
@@ -45,7 +45,7 @@ class Door:
         self._token = secrets.token_hex(16)
 
     async def open(self) -> dict[str, Any]:
-        """Listen; returns what `open_edge` needs, of types that JSON has.
+        """Listen; returns what `open_edge` needs, and the Ray node, of types that JSON has.
 
         Raises:  ControlError if edges are to be encrypted and the certificates can't be used.
         """
@@ -56,6 +56,7 @@ class Door:
         self._acceptor = Acceptor(listening, self._greet, lambda: tls)
         return {
             "address": address,
+            "node": node_id(),
             "port": listening.getsockname()[1],
             "token": self._token,
             "version": VERSION,

@@ -19,6 +19,11 @@ def node_address() -> str:
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
+def node_id() -> str:
+    """Return the id of this Ray node; "" without Ray."""
+    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
+
+
 def manager() -> WorldManager:
     """Return the manager. It is made at the first use, and again after it was closed."""
     global _manager

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from hoplite_ray.serve.routing.keys import KeyRule
+from hoplite_ray.serve.routing.keys import Rule
 from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.deploy import deployment, find_keys
 
@@ -42,7 +42,7 @@ def sort_stages(inputs: Mapping[str, Collection[str]]) -> tuple[list[str], list[
 
 def bind_stages(
     graphs: Mapping[str, Graph], edges: str
-) -> tuple[dict[str, Any], dict[str, KeyRule]]:
+) -> tuple[dict[str, Any], dict[str, Rule]]:
     """Bind the stages of pipelines, each once; returns the nodes that the ingress calls, by name.
 
     A query leaves a stage for the next stages of its own pipeline. REQUIRES: a stage of one name
@@ -51,7 +51,7 @@ def bind_stages(
     graphs:  by the names of their pipelines; "" for a pipeline that is the whole application.
     edges:   "worlds"; with "serve" the ingress calls all stages.
 
-    Returns: also the keys of those among the nodes that have one.
+    Returns: also the rules of those among the nodes that have one.
     """
     stages = {name: each for graph in graphs.values() for name, each in graph.items()}
     keys = find_keys(stages)
@@ -64,7 +64,7 @@ def bind_stages(
             if name in graph
         }
         downstream = {each: nodes[each] for names in following.values() for each in names}
-        # The ingress chooses the replicas of a join, and its senders need no key.
+        # The ingress chooses the replicas of a join, and its senders need no rule.
         chosen = {
             each: keys[each] for each in downstream if each in keys and len(stages[each].inputs) < 2
         }

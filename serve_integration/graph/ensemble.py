@@ -32,7 +32,7 @@ from hoplite_ray.serve.graph.ingress import (
 from hoplite_ray.serve.graph.votes import Answer, Combine, CombineName, Poll, Verdict
 from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import wait_for_first
-from hoplite_ray.serve.routing.keys import KeyRule
+from hoplite_ray.serve.routing.keys import Rule
 from hoplite_ray.serve.routing.outlet import close_all, open_outlets
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.declare import Stage, StageLike
@@ -105,7 +105,7 @@ class EnsembleIngress:
         combine: str | Combine,
         deadline_s: float,
         edges: str,
-        keys: Mapping[str, KeyRule] | None = None,
+        keys: Mapping[str, Rule] | None = None,
     ) -> None:
         self._handles = members
         self._quorum = quorum

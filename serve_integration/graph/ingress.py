@@ -24,7 +24,7 @@ from hoplite_ray.serve.errors import JoinLostError, PoisonousQueryError
 from hoplite_ray.serve.graph.http import answer_http, is_json
 from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import ask_jointly
-from hoplite_ray.serve.routing.keys import KeyRule
+from hoplite_ray.serve.routing.keys import Key, Rule
 from hoplite_ray.serve.routing.outlet import DEATHS_MAX, Outlet, close_all, open_outlets
 from hoplite_ray.serve.routing.query import Merged, Query
 from hoplite_ray.serve.stages.declare import StageLike
@@ -196,7 +196,7 @@ class Asker:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _attempt(
-        self, query: Query, keys: Mapping[str, bytes | None], deadline_s: float
+        self, query: Query, keys: Mapping[str, Key | None], deadline_s: float
     ) -> Any:
         async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
             joins = {}
@@ -238,7 +238,7 @@ class Ingress(Asker):
         edges: str,
         deadline_s: float,
         latency_s: float | None = None,
-        keys: Mapping[str, KeyRule] | None = None,
+        keys: Mapping[str, Rule] | None = None,
     ) -> None:
         outlets = await open_outlets(nodes, edges, QUERY, keys)
         super().__init__(nodes, inputs, outlets, deadline_s, latency_s)

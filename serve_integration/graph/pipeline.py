@@ -91,8 +91,8 @@ def pipeline(
     `handle.remote(x)` answers one query; over HTTP a query and its answer are JSON. The answer of
     the last stage is the query's answer.
 
-    edges:        "worlds"; "serve" runs the same stages over plain handles, for comparison. Keys of
-                  stages then have no effect.
+    edges:        "worlds"; "serve" runs the same stages over plain handles, for comparison. Then
+                  `key` and `near` of stages have no effect.
     deadline_s:   of each query, from when it reaches the ingress. Then TimeoutError.
     deadline_ms:  the same in milliseconds. Deprecated.
     latency_s:    the latency that is promised. Queries that take longer are answered, and counted

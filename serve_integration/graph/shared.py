@@ -19,7 +19,7 @@ from hoplite_ray.serve.graph.binding import bind_stages, merge_inputs, sort_stag
 from hoplite_ray.serve.graph.http import answer_http, is_json, respond_error
 from hoplite_ray.serve.graph.ingress import QUERY, Asker, ingress_options
 from hoplite_ray.serve.graph.pipeline import Pipeline, PipelineSpec
-from hoplite_ray.serve.routing.keys import KeyRule
+from hoplite_ray.serve.routing.keys import Rule
 from hoplite_ray.serve.routing.outlet import close_all, open_outlets
 from hoplite_ray.serve.seams import bound_deployment
 from hoplite_ray.serve.stages.declare import AnyStage
@@ -181,7 +181,7 @@ class SharedIngress:
         nodes: dict[str, Any],
         routes: Mapping[str, Route],
         edges: str,
-        keys: Mapping[str, KeyRule] | None = None,
+        keys: Mapping[str, Rule] | None = None,
     ) -> None:
         self._outlets = await open_outlets(nodes, edges, QUERY, keys)
         limits_s = {each.latency_s or each.deadline_s for each in routes.values()}

@@ -34,6 +34,7 @@ Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
@@ -61,6 +62,44 @@ class Calls(NamedTuple):
 
     open: int
     silent: int
+
+
+def find_full(calls: Mapping[str, Calls], full_calls: int) -> list[str]:
+    """Return the replicas that are full, and the silent ones.
+
+    calls:       to each replica.
+    full_calls:  open calls with which a replica is full while the others have none. It is full with
+                 as many and twice the mean of the others.
+    """
+    others = max(len(calls) - 1, 1)
+    total = sum(each.open for each in calls.values())
+    return [
+        replica
+        for replica, each in calls.items()
+        if each.silent >= _SILENT or each.open >= full_calls + 2 * (total - each.open) / others
+    ]
+
+
+class Probes:
+    """The queries that silent replicas get all the same, because they would never answer one."""
+
+    def __init__(self) -> None:
+        self._skipped: Counter[str] = Counter()  # queries that a silent replica has lost
+
+    def is_due(self, replica: str, calls: Calls) -> bool:
+        """Count a query that a full or silent replica is to lose; True if it gets the query."""
+        if calls.open:
+            return False
+        self._skipped[replica] += 1
+        if self._skipped[replica] <= _PROBE:
+            return False
+        del self._skipped[replica]
+        return True
+
+    def keep_only(self, replicas: Collection[str]) -> None:
+        """Forget all other replicas."""
+        for each in self._skipped.keys() - set(replicas):
+            del self._skipped[each]
 
 
 class _Row:
@@ -116,7 +155,7 @@ class Affinity:
         self._wanted: dict[str, float] = {}  # of light keys, if the replica admitted all
         self._admitted: dict[str, float] = {}  # of light keys that it admits
         self._shares: dict[str, float] = {}  # of light keys that each replica admits
-        self._skipped: dict[str, int] = {}  # queries that a silent replica has lost
+        self._probes = Probes()
         self._total = 0.0
         self._step = 1.0  # the weight of the next query
         self._until_settle = 0  # queries
@@ -158,14 +197,14 @@ class Affinity:
     def _pick(self, row: _Row, calls: Mapping[str, Calls]) -> str:
         order, homes, loads = row.order, row.homes, self._loads
         mean = (self._total + self._step) / len(loads)
-        full = self._find_full(calls)
+        full = find_full(calls, self._full_calls)
         if not homes:
             visited = self._visit(row)
             for each in visited:
                 self._wanted[each] += self._step
             homes = visited[-1:]
             self._admitted[homes[0]] += self._step
-        if homes[0] in full and self._is_probed(homes[0], calls[homes[0]]):
+        if homes[0] in full and self._probes.is_due(homes[0], calls[homes[0]]):
             return homes[0]
         if len(homes) > 1:  # a key with several homes leaves room for keys with one
             most = self._limit(mean, _HIGH) - self._step
@@ -192,27 +231,6 @@ class Affinity:
         """Return a number from 0 to 1 for a key and a replica: the product of their hashes."""
         product = int.from_bytes(row.digest[:8], "little") * self._replica_hashes[replica]
         return (product & _MASK) / (_MASK + 1)
-
-    def _find_full(self, calls: Mapping[str, Calls]) -> list[str]:
-        """Return the replicas that are full, and the silent ones."""
-        others = max(len(calls) - 1, 1)
-        total = sum(each.open for each in calls.values())
-        return [
-            replica
-            for replica, each in calls.items()
-            if each.silent >= _SILENT
-            or each.open >= self._full_calls + 2 * (total - each.open) / others
-        ]
-
-    def _is_probed(self, replica: str, calls: Calls) -> bool:
-        """Return True if a silent replica is to get a query, or it would never answer one."""
-        if calls.open:
-            return False
-        self._skipped[replica] += 1
-        if self._skipped[replica] <= _PROBE:
-            return False
-        self._skipped[replica] = 0
-        return True
 
     def _limit(self, mean: float, way: float = 1.0) -> float:
         """Return the load that is a part of the way from the mean to the bound."""
@@ -252,7 +270,7 @@ class Affinity:
         self._wanted = _spread(self._wanted, hashes)
         self._admitted = _spread(self._admitted, hashes)
         self._shares = {each: self._shares.get(each, 1.0) for each in hashes}
-        self._skipped = {each: self._skipped.get(each, 0) for each in hashes}
+        self._probes.keep_only(hashes)
 
     def _settle(self) -> None:
         """Place the heavy keys, and set the share of the light keys that each replica admits."""

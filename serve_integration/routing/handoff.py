@@ -48,12 +48,12 @@ _overdue_puts: set[asyncio.Task[Any]] = set()  # puts under way for which no que
 class Stored:
     """A value in the store, of which the id travels. Its maker keeps the object and the value."""
 
-    __slots__ = ("_array", "object_id", "value")
+    __slots__ = ("array", "object_id", "value")
 
     def __init__(self, object_id: bytes, value: Any = None, array: Any = None) -> None:
         self.object_id = object_id
         self.value = value
-        self._array = array
+        self.array = array
 
     def __reduce__(self) -> tuple[type[Stored], tuple[bytes]]:
         return Stored, (self.object_id,)

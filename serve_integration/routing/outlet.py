@@ -2,7 +2,8 @@
 
 A call goes to the replica with the fewest open calls of this process. A call that its caller gave
 up counts as open until that replica answers another one, because a replica that hangs would look
-idle. A query with a key goes to its key's replica (affinity.py).
+idle. A stage with `key` or `near` has rules of its own
+(affinity.py, nearness.py).
 
 When an edge breaks, its calls go to another replica. So a death costs its callers a repetition and
 no answer, and user code runs at least once.
@@ -37,10 +38,11 @@ from hoplite_ray.serve.errors import (
     StoredLostError,
 )
 from hoplite_ray.serve.routing import discovery
-from hoplite_ray.serve.routing.affinity import Affinity, Calls
+from hoplite_ray.serve.routing.affinity import Calls
 from hoplite_ray.serve.routing.choice import Decision, ReplicaStatus, decide, least_loaded
+from hoplite_ray.serve.routing.handoff import Stored
 from hoplite_ray.serve.routing.joint import wait_for_first
-from hoplite_ray.serve.routing.keys import KeyRule
+from hoplite_ray.serve.routing.keys import Key, NearRule, Rule
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import begin_routing
 from hoplite_ray.worlds.handshake.errors import RefusedError
@@ -56,11 +58,11 @@ _TELL_S = 5.0  # between two values of a gauge, since Ray's agent forgets older 
 
 
 async def open_outlets(
-    handles: Mapping[str, Any], edges: str, what: str, keys: Mapping[str, KeyRule] | None = None
+    handles: Mapping[str, Any], edges: str, what: str, keys: Mapping[str, Rule] | None = None
 ) -> dict[str, Outlet]:
     """Open an ingress's outlets by stage; none if Serve's own handles carry its queries.
 
-    keys:  of the stages that have one, by name.
+    keys:  the rules of the stages that have one, by name.
     """
     rules = keys or {}
     if edges != "worlds":
@@ -71,11 +73,11 @@ async def open_outlets(
 class Outlet:
     """The edges from one replica to one downstream stage. Made in the event loop that uses it."""
 
-    def __init__(self, handle: Any, what: str, rule: KeyRule | None = None) -> None:
+    def __init__(self, handle: Any, what: str, rule: Rule | None = None) -> None:
         """Begin to open edges.
 
         what:  names the requests in errors.
-        rule:  the key of the stage; None: it has none.
+        rule:  of the stage, by which its replicas are chosen; None: by load.
         """
         self._what = what
         self.stage = handle.deployment_name
@@ -88,7 +90,8 @@ class Outlet:
         self._edges: dict[str, Edge] = {}
         self._abandoned_calls: Counter[Edge] = Counter()  # cancelled since the edge's last answer
         self._rule = rule
-        self._affinity = Affinity(max_batch=rule.max_batch) if rule is not None else None
+        self._nodes: dict[str, str] = {}  # the Ray node of each replica that is listed
+        self._chooser = None if rule is None else rule.make_chooser(self._nodes, random.random)
         self._draining: dict[str, Edge] = {}  # for queries whose other inputs are there
         self._dead: set[str] = set()  # replicas whose doors refuse connections
         self.is_replaced = False  # True if Serve has removed the last replica, as in an update
@@ -102,18 +105,18 @@ class Outlet:
         """The ids of the replicas that can be called, in order."""
         return sorted(self._edges)
 
-    def derive_key(self, value: Any) -> bytes | None:
-        """Return the digest of a query's key; None if the stage or the query has no key.
+    def derive_key(self, value: Any) -> Key | None:
+        """Return the key of a query by the stage's rule; None if the stage or the query has none.
 
         Raises:  what the stage's function of keys raises, with the stage's name as its note.
         """
         return None if self._rule is None else self._rule.derive(value)
 
-    def rank_replicas(self, key: bytes | None = None) -> tuple[str, ...]:
+    def rank_replicas(self, key: Key | None = None) -> tuple[str, ...]:
         """Return the replicas for a join, best first: by a query's key, or else by chance."""
-        if self._affinity is None or key is None or not self._edges:
+        if self._chooser is None or key is None or not self._edges:
             return tuple(random.sample(self.replicas, len(self._edges)))
-        return self._affinity.rank(key, self._count_calls())
+        return self._chooser.rank(key, self._count_calls())
 
     async def wait_ready(self) -> None:
         """Return when there is a replica that can be called."""
@@ -125,19 +128,21 @@ class Outlet:
         self,
         query: Query,
         *,
-        key: bytes | None = None,
+        key: Key | None = None,
         preferred: Sequence[str] = (),
         should_wait: Callable[[], bool] = lambda: True,
     ) -> Any:
         """Have a replica of the stage answer `query`, which no other call may use.
 
-        key:          the digest of its key; None: any replica is as good.
+        key:          by `derive_key`; None: any replica is as good.
         preferred:    for a join: the ids of the replicas that may answer, best first.
         should_wait:  returns True if the call is to wait while the stage has no replica.
 
         Raises:  what the stage raised; PoisonousQueryError; NoReplicaError if it does not wait;
                  JoinLostError when all of `preferred` are dead, or one can't be reached.
         """
+        if isinstance(self._rule, NearRule) and isinstance(query.value, Stored):
+            key = self._rule.derive(query.value)
         deaths = query.deaths
         deadline_s = _now() + query.left_s
         while True:
@@ -190,13 +195,13 @@ class Outlet:
             task.cancel()
         await asyncio.gather(*self._keep_tasks, return_exceptions=True)
 
-    def _choose(self, key: bytes | None = None) -> Edge | None:
+    def _choose(self, key: Key | None = None) -> Edge | None:
         """Return the edge for a query; None if there is no edge.
 
         It is that of the key's replica. Without a key, it has the fewest calls open or given up.
         """
-        if self._affinity is not None and key is not None and self._edges:
-            return self._edges[self._affinity.choose(key, self._count_calls())]
+        if self._chooser is not None and key is not None and self._edges:
+            return self._edges[self._chooser.choose(key, self._count_calls())]
         if len(self._edges) == 1:
             return next(iter(self._edges.values()))
 
@@ -251,6 +256,7 @@ class Outlet:
     def _update_replicas(self, doors: discovery.Doors) -> None:
         self._ever_listed |= doors.keys()
         for replica, door in doors.items():
+            self._nodes[replica] = door.get("node", "")
             if replica not in self._listed:
                 gone = self._listed[replica] = asyncio.Event()
                 task = asyncio.create_task(self._keep_connected(replica, door, gone))
@@ -259,6 +265,7 @@ class Outlet:
         for replica in self._listed.keys() - doors.keys():
             self._listed.pop(replica).set()
             self._dead.discard(replica)
+            del self._nodes[replica]
 
     def _notify_change(self) -> None:
         self._changed.set()

@@ -23,7 +23,7 @@ from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.edge import NotifyRunning
 from hoplite_ray.serve.edge.failures import as_exception, attach_note, pack_answer
 from hoplite_ray.serve.errors import BusyError, LateError
-from hoplite_ray.serve.routing.keys import KeyedAnswer, KeyRule
+from hoplite_ray.serve.routing.keys import KeyedAnswer, NearRule, Rule
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.batching import Batches
 from hoplite_ray.serve.stages.declare import AnyStage
@@ -91,13 +91,14 @@ class Compute:
         name: str,
         user: Any,
         what: str,
-        keys: Mapping[str, Mapping[str, KeyRule]] | None = None,
+        keys: Mapping[str, Mapping[str, Rule]] | None = None,
     ) -> None:
         """Begin with no query.
 
         user:  the user's object, whose `__call__` answers batches.
         what:  names its answers in errors.
-        keys:  of the next stages, by pipeline and name. An answer then comes as a KeyedAnswer.
+        keys:  the rules of the next stages, by pipeline and name. An answer then comes as a
+               KeyedAnswer.
         """
         self.query_count = 0
         self._stage = stage
@@ -335,7 +336,11 @@ class Compute:
         if not keys or isinstance(packed, BaseException):
             return packed
         try:
-            return KeyedAnswer(packed, {each: rule.derive(answer) for each, rule in keys.items()})
+            derived = {
+                each: rule.derive(packed if isinstance(rule, NearRule) else answer)
+                for each, rule in keys.items()
+            }
+            return KeyedAnswer(packed, derived)
         except Exception as error:  # of this query alone
             return error
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from hoplite_ray.serve.routing.keys import KeyFunction
 from hoplite_ray.serve.stages.batching import Late
-from hoplite_ray.serve.stages.options import check_key, check_options
+from hoplite_ray.serve.stages.options import NearName, check_key, check_near, check_options
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,6 +42,7 @@ class Stage(Generic[P, T]):
     expected_s: tuple[float, ...] = ()  # of batches of 1, 2 and so on, by the profile of a plan
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = field(default=((), {}))
     key: KeyFunction | None = None
+    near: NearName | None = None
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         name = self.user_class.__name__
@@ -75,6 +76,7 @@ class Stage(Generic[P, T]):
         max_batch: int | None = None,
         late: LateName | None = None,
         key: KeyFunction | None = None,
+        near: NearName | None = None,
         **options: object,
     ) -> Stage[P, T]:
         """Return the stage with other options, as `Deployment.options` of Serve does.
@@ -88,6 +90,7 @@ class Stage(Generic[P, T]):
             self.max_batch if max_batch is None else max_batch,
             self.late.value if late is None else late,
             self.key if key is None else key,
+            self.near if near is None else near,
             {**self.serve_options, **options},
         )
         changed: Stage[P, T] = replace(
@@ -114,7 +117,12 @@ def stage(cls: Callable[P, T], /) -> Stage[P, T]: ...
 
 @overload
 def stage(
-    *, max_batch: int = ..., late: LateName = ..., key: KeyFunction = ..., **options: object
+    *,
+    max_batch: int = ...,
+    late: LateName = ...,
+    key: KeyFunction = ...,
+    near: NearName = ...,
+    **options: object,
 ) -> Decorator: ...
 
 
@@ -125,6 +133,7 @@ def stage(
     max_batch: int = 32,
     late: LateName = "serve",
     key: KeyFunction | None = None,
+    near: NearName | None = None,
     **options: object,
 ) -> Any:
     """Make a class a stage; `options` are those of `serve.deployment`.
@@ -139,16 +148,18 @@ def stage(
     key:        returns the key of a query: text, bytes, a whole number, a tuple of these, or None.
                 Queries with one key go to one replica while loads allow it. It runs where the query
                 is made, and must be quick: `key=lambda query: query["user"]`.
+    near:       "data" sends a query to a replica whose node has the most bytes of its Arrays, while
+                loads allow it. It can't be given with `key`.
 
     Raises:  TypeError for a generator, a class without `__call__`, a name that is no option, an
              option that the pipeline gives, or a key that is no function of one value; ValueError
-             for a value that an option can't have.
+             for a value that an option can't have, or for `key` and `near` together.
     """
 
     def decorate(user_class: Any, /) -> AnyStage:
         if not isinstance(user_class, type):
             raise TypeError(f"@stage is for classes, not for {user_class!r}")
-        return _declare(user_class, max_batch, late, key, options)
+        return _declare(user_class, max_batch, late, key, near, options)
 
     return decorate if cls is None else decorate(cls)
 
@@ -158,6 +169,7 @@ def _declare(
     max_batch: int,
     late: str,
     key: KeyFunction | None,
+    near: NearName | None,
     options: Mapping[str, object],
 ) -> AnyStage:
     """Return a class as a stage. Raises what `stage` does."""
@@ -174,4 +186,6 @@ def _declare(
         raise ValueError(f"stage {name}: late={late!r} is none of {_LATE}")
     if key is not None:
         check_key(name, key)
-    return Stage(user_class, max_batch, Late(late), options, key=key)
+    if near is not None:
+        check_near(name, near, key)
+    return Stage(user_class, max_batch, Late(late), options, key=key, near=near)

@@ -8,7 +8,7 @@ from typing import Any
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
-from hoplite_ray.serve.routing.keys import KeyRule
+from hoplite_ray.serve.routing.keys import KeyRule, NearRule, Rule
 from hoplite_ray.serve.routing.router import ROUTER
 from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.options import misfit
@@ -17,26 +17,28 @@ from hoplite_ray.serve.stages.replica import Replica
 _HEALTH_CHECK_PERIOD_S = 1.0  # a dead replica is replaced after 5 s; after 18 s with Serve's own
 
 
-def find_keys(stages: Mapping[str, AnyStage]) -> dict[str, KeyRule]:
-    """Return the stages that have a key, by name, as their senders know them."""
-    return {
-        name: KeyRule(name, each.key, each.max_batch)
-        for name, each in stages.items()
-        if each.key is not None
-    }
+def find_keys(stages: Mapping[str, AnyStage]) -> dict[str, Rule]:
+    """Return the rules of the stages with `key` or `near`, by name, as their senders know them."""
+    rules: dict[str, Rule] = {}
+    for name, each in stages.items():
+        if each.key is not None:
+            rules[name] = KeyRule(name, each.key, each.max_batch)
+        elif each.near is not None:
+            rules[name] = NearRule(name, each.max_batch)
+    return rules
 
 
 def deployment(
     stage: AnyStage,
     name: str,
     downstream: Mapping[str, Any],
-    keys: Mapping[str, KeyRule] | None = None,
+    keys: Mapping[str, Rule] | None = None,
     next_stages: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Any:
     """Return a stage as a node of a Serve application.
 
     downstream:   by name, the nodes of the stages that get its answers.
-    keys:         of those among them whose replicas are chosen here, by a key.
+    keys:         the rules of those among them whose replicas are chosen here.
     next_stages:  the names of those that get them, by pipeline; None: all, in the only pipeline.
 
     Raises:  TypeError if its class does not take the arguments of `bind`, or its `__call__` does

@@ -6,10 +6,13 @@ import difflib
 import inspect
 import numbers
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ray import serve
 
+NearName = Literal["data"]
+
+_NEAR = [*get_args(NearName)]
 _OPTIONS = {*inspect.signature(serve.deployment).parameters} - {"_func_or_class"}
 _SET_BY_PIPELINE = {
     "name": "the stage's keyword in pipeline() or ensemble() is its name",
@@ -62,6 +65,19 @@ def check_key(what: str, key: Any) -> None:
         raise TypeError(f"stage {what}: key={key!r} is async; let it return the key itself")
     if why := misfit(key, None):
         raise TypeError(f"stage {what}: key={key!r} is to take one value, the query; {why}")
+
+
+def check_near(what: str, near: Any, key: Any) -> None:
+    """Check a stage's option `near`; `what` is the name of its class.
+
+    Raises:  ValueError for another value than "data", or for a stage that has a key as well.
+    """
+    if near not in _NEAR:
+        raise ValueError(f"stage {what}: near={near!r} is none of {_NEAR}")
+    if key is not None:
+        raise ValueError(
+            f"stage {what}: key= and near= both choose the replica of a query; give one of them"
+        )
 
 
 def misfit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> str:

@@ -20,7 +20,7 @@ from hoplite_ray.serve.edge.edge import NotifyRunning
 from hoplite_ray.serve.errors import JoinLostError
 from hoplite_ray.serve.routing import discovery, handoff
 from hoplite_ray.serve.routing.joint import ask_jointly
-from hoplite_ray.serve.routing.keys import KeyedAnswer, KeyRule
+from hoplite_ray.serve.routing.keys import Key, KeyedAnswer, Rule
 from hoplite_ray.serve.routing.outlet import Outlet, close_all
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
@@ -43,7 +43,7 @@ class Replica:
         stage: AnyStage,
         name: str,
         downstream: dict[str, Any],
-        keys: Mapping[str, KeyRule] | None = None,
+        keys: Mapping[str, Rule] | None = None,
         next_stages: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         keys = keys or {}
@@ -187,7 +187,7 @@ class Replica:
         outlets = self._next[query.pipeline]
         if not outlets:
             return value
-        keys: Mapping[str, bytes | None] = {}
+        keys: Mapping[str, Key | None] = {}
         if isinstance(value, KeyedAnswer):
             value, keys = value.value, value.keys
         if len(outlets) > 1:

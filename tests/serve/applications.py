@@ -17,11 +17,13 @@ import numpy as np
 import ray
 
 import hoplite_ray as hop
+from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.serve import query_ids, stage
 
 LIGHT: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}}
 BAD = 13  # what Cross can't answer
 KEY = 0.5
+FLOATS = 1 << 18  # of an Array: 2 MiB, in float64
 
 
 class Mortal:
@@ -324,3 +326,35 @@ class Marks:
 
     def __call__(self, queries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [{**each, "pids": [*each["pids"], os.getpid()]} for each in queries]
+
+
+def node_directory() -> str:
+    """The directory of this Ray node's own node, by which tests tell nodes apart."""
+    return str(attachment().place.directory)
+
+
+class Makes:
+    """Answers with a new Array of the query's number, and where it was made."""
+
+    def __call__(self, queries: list[int]) -> list[dict[str, Any]]:
+        made = node_directory()
+        return [{"array": hop.array(np.full(FLOATS, each)), "made": made} for each in queries]
+
+
+class Sums:
+    """Answers with the sum of an Array, and where it was read; first it waits for a query's file.
+
+    It makes a file of its own in the same folder before it waits.
+    """
+
+    def __call__(self, queries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for each in queries:
+            if "until" in each:
+                gate = Path(each["until"])
+                gate.with_name(uuid.uuid4().hex).touch()
+                while not gate.exists():
+                    time.sleep(0.01)
+        return [
+            {**each, "array": float(np.sum(each["array"])), "read": node_directory()}
+            for each in queries
+        ]

@@ -13,15 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hoplite_ray as hop
 from hoplite_ray.serve import ensemble, metrics, pipeline, stage
 from hoplite_ray.serve.graph.ensemble import EnsembleIngress
 from hoplite_ray.serve.graph.ingress import Ingress
 from hoplite_ray.serve.routing import discovery, outlet
 from hoplite_ray.serve.routing.handoff import Stored
-from hoplite_ray.serve.routing.keys import KeyRule, digest_key
+from hoplite_ray.serve.routing.keys import KeyRule, NearRule, Rule, digest_key
+from hoplite_ray.serve.routing.nearness import Part
 from hoplite_ray.serve.routing.outlet import Outlet
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.replica import Replica
+from hoplite_ray.values.layout import Layout
 
 STAGE = ("application", "cache")
 DIGEST = "d935bde35c718af5cfe68997c086270f"  # of the key in its test
@@ -330,7 +333,7 @@ async def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it did not become so")
 
 
-async def sender(rule: KeyRule | None) -> Any:
+async def sender(rule: Rule | None) -> Any:
     """Return an outlet with an edge to each replica."""
     app, deployment = STAGE
     handle = SimpleNamespace(app_name=app, deployment_name=deployment, is_initialized=True)
@@ -340,7 +343,7 @@ async def sender(rule: KeyRule | None) -> Any:
 
 
 async def tell(of: Outlet, *replicas: str) -> None:
-    discovery.publish(STAGE, {each: {} for each in replicas})
+    discovery.publish(STAGE, {each: {"node": f"node {each}"} for each in replicas})
     await until(lambda: of.replicas == sorted(replicas))
 
 
@@ -364,6 +367,48 @@ def test_an_outlet_chooses_by_key_and_else_by_load(edges: dict[str, Edge]) -> No
         assert made._choose(key) is home
         made._forget_edge(home)
         assert made._choose(key) is edges[ranked[1]], "it is broken"
+        await made.close()
+
+    asyncio.run(run())
+
+
+class Lies(hop.Array):
+    """A large Array that lies on a node; it has no bytes."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: str) -> None:
+        super().__init__(bytes(28), 1, Layout.of(np.zeros(9000)), None)
+        self._node = node
+
+    @property
+    def _origin(self) -> str:
+        return self._node
+
+
+async def return_edge(edge: Any, query: Query, *, alone: bool) -> Any:
+    """Answer a call with the edge that was chosen for it."""
+    return edge
+
+
+def test_an_outlet_chooses_by_the_arrays_and_else_by_load(edges: dict[str, Edge]) -> None:
+    async def run() -> None:
+        made = await sender(NearRule("cache", 8))
+        query = (Part(b"an Array", 100_000, "node two"),)
+        assert made.derive_key("no Arrays") is None
+        edges["two"].calls_open = 5
+        assert made._choose(query) is edges["two"]
+        assert made.rank_replicas(query)[0] == "two"
+        assert made._choose(None) is not edges["two"]
+        made._call_edge = return_edge
+        sent = Query("id", 1, "", Stored(b"stored", "its value", Lies("node two")), 9.0, {})
+        assert await made.call(sent) is edges["two"], "the value is in the store there"
+        edges["two"].calls_open = 16
+        assert made._choose(query) is not edges["two"], "it is full"
+        edges["two"].calls_open = 0
+        await tell(made, "one", "three")
+        assert made._nodes == {"one": "node one", "three": "node three"}
+        assert made._choose(query) in edges.values()
         await made.close()
 
     asyncio.run(run())

@@ -41,7 +41,7 @@ def test_a_stage_knows_its_class_and_what_that_is_bound_to() -> None:
     bound = WORDS.bind(3, language="de")
     assert_type(bound.user_class, type[Words])
     assert_type(bound.after("named").user_class, type[Words])
-    assert_type(bound.options(max_batch=4, num_replicas=2).user_class, type[Words])
+    assert_type(bound.options(max_batch=4, near="data", num_replicas=2).user_class, type[Words])
     assert_type(NAMED.bind("a").user_class("a").path, str)
     assert isinstance(bound, Stage) and isinstance(Decorated, Stage)
 

@@ -230,6 +230,14 @@ class Array(Operators):
         return await value.result_async(None) if isinstance(value, PendingValue) else value
 
     @property
+    def _origin(self) -> str | None:
+        """The Ray node where the value was made; None if that is not known, or for a small value.
+
+        The steward of that node owns the anchor. While Ray drains the node, another one does.
+        """
+        return None if self._anchor is None else seams.owner_node_id(self._anchor)
+
+    @property
     def _small(self) -> Encoded | None:
         """The value, if this handle has its bytes; None if an object of a node has them."""
         data = self._data
