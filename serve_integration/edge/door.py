@@ -2,6 +2,7 @@
 
 A downstream replica listens at its door. An upstream replica connects, shows the door's token and
 says the name of a world; both then join that world, whose rendezvous is the connection.
+The door says whether its replica is parked, and each edge says later that it is not any more.
 """
 
 from __future__ import annotations
@@ -34,10 +35,14 @@ _JOIN_S = 10.0  # for a connection to become an edge
 
 
 class Door:
-    """The listening socket for upstream replicas. A replica that shows the token gets an edge."""
+    """The listening socket for upstream replicas. A replica that shows the token gets an edge.
 
-    def __init__(self, handler: Handler, what: str) -> None:
+    is_parked:  True if this replica is to be chosen only if no other is active.
+    """
+
+    def __init__(self, handler: Handler, what: str, *, is_parked: bool = False) -> None:
         """Make a closed door; `what` names the answers of this end in errors."""
+        self.is_parked = is_parked
         self.edges: set[Edge] = set()
         self._handler = handler
         self._what = what
@@ -62,6 +67,12 @@ class Door:
             "version": VERSION,
         }
 
+    def activate(self) -> None:
+        """Tell all senders, and all later ones, that this replica is not parked any more."""
+        self.is_parked = False
+        for edge in self.edges:
+            edge.announce_active()
+
     async def close(self) -> None:
         """Stop listening, and close all edges."""
         edges = list(self.edges)
@@ -78,10 +89,12 @@ class Door:
         except OtherVersionError as error:
             logger.warning("an edge by the door has failed: %s", describe_error(error))
             raise RefusedError("version", str(error)) from error
-        await say(sock, welcome=str(hello.get("world")))
-        return self._run_edge(sock, str(hello.get("world")))
+        name, is_parked = str(hello.get("world")), self.is_parked
+        await say(sock, welcome=name, parked=is_parked)
+        return self._run_edge(sock, name, knows_parked=is_parked)
 
-    async def _run_edge(self, sock: socket.socket, name: str) -> None:
+    async def _run_edge(self, sock: socket.socket, name: str, *, knows_parked: bool) -> None:
+        """Serve an edge until it ends; `knows_parked` is what its caller was told at the door."""
         edge = None
         try:
             async with asyncio.timeout(_JOIN_S):
@@ -91,6 +104,8 @@ class Door:
                 )
             edge = Edge(world, self._handler, self._what, self._reading_lock)
             self.edges.add(edge)
+            if knows_parked and not self.is_parked:
+                edge.announce_active()
             sock.close()
             await edge.wait_closed()
             await edge.close()
@@ -138,12 +153,12 @@ async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str
     async with asyncio.timeout(_JOIN_S):
         with await connected(door["address"], door["port"], tls) as sock:
             await say(sock, token=door["token"], world=name, version=VERSION)
-            await hear(sock)  # welcome, or why not
+            welcome = await hear(sock)  # or why not, which raises
             rendezvous = EdgeRendezvous(sock, is_upstream=True)
             world = await manager().join_async(
                 name, rank=0, size=2, rendezvous=rendezvous, timeout_s=_JOIN_S
             )
-    return Edge(world, handler, what)
+    return Edge(world, handler, what, is_parked=bool(welcome.get("parked")))
 
 
 def check_version(hello: Mapping[str, Any], peer: str) -> None:

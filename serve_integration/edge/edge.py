@@ -23,6 +23,7 @@ from hoplite_ray.serve.edge.frames import Message, unpack_frame
 from hoplite_ray.serve.edge.handles import Lender, borrow
 from hoplite_ray.serve.edge.outbox import Outbox
 from hoplite_ray.serve.edge.protocol import (
+    ACTIVE,
     BEGUN,
     CALL,
     CALL_ALONE,
@@ -43,8 +44,9 @@ NotifyRunning = Callable[[bool], asyncio.Event]
 # The edge calls it with each request that arrives, and awaits the result in a task.
 Handler = Callable[[Any, NotifyRunning], Awaitable[Any]]
 
-_IGNORE, _ANSWER, _ANSWER_ALONE, _SETTLE, _CANCEL = Action  # once, as in protocol.py
+_IGNORE, _ANSWER, _ANSWER_ALONE, _SETTLE, _CANCEL, _ACTIVATE = Action  # once, as in protocol.py
 _NO_NUMBER = -1  # of a call that waits for room, which the protocol does not know
+_OF_NO_CALL = 0  # the number of a message that belongs to no call
 _LEAVE_S = 1.0  # for the last messages at a close, and again for the world to end
 
 
@@ -55,6 +57,7 @@ class Edge:
     has_left:      True if it is over because the peer left; a peer that leaves has not died.
     calls_open:    calls of this end that have no answer yet, with those that wait for room.
     calls_broken:  calls that were open when the edge broke.
+    is_parked:     True if the peer has said that it is parked, and not yet that it is active.
     """
 
     def __init__(
@@ -63,14 +66,18 @@ class Edge:
         handler: Handler,
         what: str = "the value",
         reading_lock: asyncio.Lock | None = None,
+        *,
+        is_parked: bool = False,
     ) -> None:
         """Begin to receive.
 
         what:          names the values of this end in errors.
         reading_lock:  is held while a call that may kill this process is read. All edges of a door
                        share it.
+        is_parked:     True if the peer said so when the edge was opened.
         """
         self.world = world
+        self.is_parked = is_parked
         self._reading_lock = reading_lock or asyncio.Lock()
         self._what = what
         self.is_broken = False
@@ -125,6 +132,11 @@ class Edge:
             self._replies.pop(number, None)
             if message is not None:
                 self._lender.release(message)
+
+    def announce_active(self) -> None:
+        """Tell the peer that this end is not parked any more."""
+        if not self.is_broken:
+            self._outbox.post(Message.pack(ACTIVE, _OF_NO_CALL, None))
 
     async def wait_closed(self) -> None:
         """Return when the edge is over, whichever end ended it."""
@@ -217,6 +229,8 @@ class Edge:
             self._begin(number, self._answer_alone(message))
         elif action is _CANCEL:
             _cancel_after_first_step(self._answer_tasks[number])
+        elif action is _ACTIVATE:
+            self.is_parked = False
 
     def _answer_now(self, message: Message) -> None:
         """Answer a call. The edge calls the handler in the order of the calls."""

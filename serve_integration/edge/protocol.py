@@ -1,8 +1,9 @@
 """The meaning of an edge's messages, by their numbers. Pure.
 
 Each end numbers its own calls. CALL, CALL_ALONE and CANCELLED have a number of the caller's;
-REPLY, FAILURE and BEGUN have the number of the call that they answer. A `Protocol` is one end. Its
-methods take what this end does and which messages arrive, and return what to do.
+REPLY, FAILURE and BEGUN have the number of the call that they answer. ACTIVE belongs to no call,
+and its number is 0. A `Protocol` is one end. Its methods take what this end does and which messages
+arrive, and return what to do.
 
     a call of this end      open -> WAITING <-> BEGUN -> ANSWERED -> close
     a call of the peer's    CALL or CALL_ALONE -> answering -> finish
@@ -23,8 +24,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 # Kinds of messages, as they travel; an IntEnum would cost each message its conversion.
-CALL, REPLY, FAILURE, CANCELLED, BEGUN, CALL_ALONE = range(6)
-KINDS = (CALL, REPLY, FAILURE, CANCELLED, BEGUN, CALL_ALONE)
+CALL, REPLY, FAILURE, CANCELLED, BEGUN, CALL_ALONE, ACTIVE = range(7)
+KINDS = (CALL, REPLY, FAILURE, CANCELLED, BEGUN, CALL_ALONE, ACTIVE)
 
 
 class State(Enum):
@@ -51,11 +52,13 @@ class Action(Enum):
     """Give the reply or failure to the call's caller."""
     CANCEL = "cancel"
     """Cancel the work on the call: no caller waits for its answer."""
+    ACTIVATE = "activate"
+    """Take the peer for active: it is not parked any more."""
 
 
 # Once, because a look-up in an Enum runs Python code up to version 3.11.
 _WAITING, _BEGUN, _ANSWERED = State
-_IGNORE, _ANSWER, _ANSWER_ALONE, _SETTLE, _CANCEL = Action
+_IGNORE, _ANSWER, _ANSWER_ALONE, _SETTLE, _CANCEL, _ACTIVATE = Action
 _OPEN = (_WAITING, _BEGUN)
 
 
@@ -120,6 +123,8 @@ class Protocol:
             return _ANSWER if kind == CALL else _ANSWER_ALONE
         if kind == CANCELLED:
             return _CANCEL if number in self._peer_calls else _IGNORE
+        if kind == ACTIVE:
+            return _ACTIVATE
         if kind not in KINDS:
             raise ValueError(f"a message of kind {kind}, which there is not")
         if self._calls.get(number) not in _OPEN:

@@ -31,13 +31,15 @@ def framed(body: bytes) -> bytes:
     return struct.pack("<I", len(body)) + body
 
 
-def knock(said: Callable[[str], bytes]) -> tuple[bytes, list[dict[str, Any]]]:
+def knock(
+    said: Callable[[str], bytes], *, is_parked: bool = False
+) -> tuple[bytes, list[dict[str, Any]]]:
     """Say bytes at a door, of its token; returns what it answers, and what the loop was told of."""
     told: list[dict[str, Any]] = []
 
     async def run() -> bytes:
         asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
-        door = Door(no_handler, "an answer")
+        door = Door(no_handler, "an answer", is_parked=is_parked)
         where = await door.open()
         reader, writer = await asyncio.open_connection(where["address"], where["port"])
         writer.write(said(where["token"]))
@@ -142,7 +144,7 @@ def test_an_unexpected_failure_behind_the_door_is_one_line(
     monkeypatch.setattr(doors, "manager", no_manager)
     with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
         answer, told = knock(hello)
-    assert answer == framed(b'{"welcome": "a>b"}') and not told
+    assert answer == framed(b'{"welcome": "a>b", "parked": false}') and not told
     assert caplog.messages == ["an edge by the door has failed: AssertionError: it is broken"]
 
 

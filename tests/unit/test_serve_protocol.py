@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hoplite_ray.serve.edge.protocol import (
+    ACTIVE,
     BEGUN,
     CALL,
     CALL_ALONE,
@@ -36,6 +37,7 @@ EVENTS: dict[str, Callable[[Protocol], object]] = {
     "failure": lambda end: end.handle(FAILURE, NUMBER),
     "begun": lambda end: end.handle(BEGUN, NUMBER, has_begun=True),
     "begun no more": lambda end: end.handle(BEGUN, NUMBER, has_begun=False),
+    "active": lambda end: end.handle(ACTIVE, NUMBER),
     "take back": lambda end: end.cancel(NUMBER),
     "close": lambda end: end.close(NUMBER),
     "broken": lambda end: end.end(set(), has_left=False),
@@ -43,7 +45,7 @@ EVENTS: dict[str, Callable[[Protocol], object]] = {
     "left": lambda end: end.end(set(), has_left=True),
 }
 W, B, A = State.WAITING, State.BEGUN, State.ANSWERED
-IGNORE, SETTLE = Action.IGNORE, Action.SETTLE
+IGNORE, SETTLE, ACTIVATE = Action.IGNORE, Action.SETTLE, Action.ACTIVATE
 
 
 def at(was_sent: bool, has_begun: bool) -> dict[int, BrokenCall]:
@@ -56,6 +58,7 @@ TABLE: dict[str, list[tuple[object, State | None]]] = {
     "failure": [(IGNORE, None), (SETTLE, A), (SETTLE, A), (IGNORE, A)],
     "begun": [(IGNORE, None), (IGNORE, B), (IGNORE, B), (IGNORE, A)],
     "begun no more": [(IGNORE, None), (IGNORE, W), (IGNORE, W), (IGNORE, A)],
+    "active": [(ACTIVATE, None), (ACTIVATE, W), (ACTIVATE, B), (ACTIVATE, A)],
     "take back": [(False, None), (True, W), (True, B), (False, A)],
     "close": [(None, None), (None, None), (None, None), (None, None)],
     "broken": [({}, None), (at(True, False), None), (at(True, True), None), ({}, None)],
@@ -116,7 +119,7 @@ def test_a_call_of_the_peer(event: str, is_answering: bool) -> None:
 
 
 def test_a_message_of_no_kind_is_an_error() -> None:
-    with pytest.raises(ValueError, match="a message of kind 6, which there is not"):
+    with pytest.raises(ValueError, match="a message of kind 7, which there is not"):
         Protocol().handle(max(KINDS) + 1, NUMBER)
 
 
