@@ -68,6 +68,19 @@ PANELS: dict[str, tuple[Metric, ...]] = {
         Metric("serve_edges_broken", "counter", "ops", "whose peer died", (*_OF, "stage")),
         Metric("serve_replicas", "gauge", "short", "of `stage`, by Serve", (*_OF, "stage")),
     ),
+    "Replicas parked and active": (
+        Metric(
+            "serve_parked", "gauge", "short", "replicas of `stage` that are parked", (*_OF, "stage")
+        ),
+        Metric("serve_active", "gauge", "short", "that get its queries", (*_OF, "stage")),
+        Metric(
+            "serve_releases",
+            "counter",
+            "ops",
+            "parked replicas made active, by cause: policy, query (none was active), silence",
+            (*_OF, "cause"),
+        ),
+    ),
     "Sent again": (
         Metric("serve_reissues", "counter", "ops", "queries whose replica died", (*_OF, "stage")),
     ),

@@ -1,7 +1,8 @@
 """The choice of a replica. Pure: callers give what the sender knows, and how long it has waited.
 
-`least_loaded` chooses among replicas that are alike. `decide` is about one of a join's preferred
-replicas, of which all senders of a query must take the same one: the first that is not dead.
+`find_candidates` says which replicas may get a query, and `least_loaded` chooses among them.
+`decide` is about one of a join's preferred replicas, of which all senders of a query must take the
+same one: the first that is not dead.
 A sender that started after Serve had removed a replica can't tell whether that replica is dead, or
 drains and has another input of this query.
 
@@ -14,7 +15,7 @@ drains and has another input of this query.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
@@ -23,6 +24,7 @@ Key = TypeVar("Key")
 
 REACH_S = 5.0  # for an edge to a replica that Serve knows and that has not ended
 MEET_S = 1.0  # for Serve to tell of a replica that others know already
+OPEN_S = 1.0  # for first edges to open, before a parked replica gets a query; decision 36
 
 
 class Decision(Enum):
@@ -65,6 +67,19 @@ def decide(status: ReplicaStatus, waited_s: float) -> Decision:
     if not status.is_listed and waited_s > MEET_S:
         return Decision.NEXT if status.was_listed else Decision.GONE
     return Decision.UNREACHABLE if waited_s > REACH_S else Decision.WAIT
+
+
+def find_candidates(parked: Mapping[str, bool], *, is_opening: bool) -> Sequence[str]:
+    """Return the replicas that may get a query: the active ones, or the parked ones if none is.
+
+    parked:      for each replica with an edge, True if it is parked.
+    is_opening:  True if the first edge to another replica, which may be active, is being opened.
+
+    Returns: parked ones in order, so that all senders begin with the same one. Nothing while only
+             parked replicas have an edge and another edge is being opened: the sender waits.
+    """
+    active = [each for each, is_parked in parked.items() if not is_parked]
+    return active if active or is_opening else sorted(parked)
 
 
 def least_loaded(loads: Mapping[Key, int], draw: Callable[[], float]) -> Key | None:

@@ -2,8 +2,8 @@
 
 A call goes to the replica with the fewest open calls of this process. A call that its caller gave
 up counts as open until that replica answers another one, because a replica that hangs would look
-idle. A stage with `key` or `near` has rules of its own
-(affinity.py, nearness.py).
+idle. A stage with `key` or `near` has rules of its own (affinity.py, nearness.py).
+A parked replica gets a query only if no replica is active, and is active from then on.
 
 When an edge breaks, its calls go to another replica. So a death costs its callers a repetition and
 no answer, and user code runs at least once.
@@ -39,7 +39,14 @@ from hoplite_ray.serve.errors import (
 )
 from hoplite_ray.serve.routing import discovery
 from hoplite_ray.serve.routing.affinity import Calls
-from hoplite_ray.serve.routing.choice import Decision, ReplicaStatus, decide, least_loaded
+from hoplite_ray.serve.routing.choice import (
+    OPEN_S,
+    Decision,
+    ReplicaStatus,
+    decide,
+    find_candidates,
+    least_loaded,
+)
 from hoplite_ray.serve.routing.handoff import Stored
 from hoplite_ray.serve.routing.joint import wait_for_first
 from hoplite_ray.serve.routing.keys import Key, NearRule, Rule
@@ -88,6 +95,7 @@ class Outlet:
         self._ever_listed: set[str] = set()  # all replicas that Serve has ever listed
         self._keep_tasks: set[asyncio.Task[None]] = set()
         self._edges: dict[str, Edge] = {}
+        self._opening: set[str] = set()  # replicas whose first edge is being opened
         self._abandoned_calls: Counter[Edge] = Counter()  # cancelled since the edge's last answer
         self._rule = rule
         self._nodes: dict[str, str] = {}  # the Ray node of each replica that is listed
@@ -113,14 +121,21 @@ class Outlet:
         return None if self._rule is None else self._rule.derive(value)
 
     def rank_replicas(self, key: Key | None = None) -> tuple[str, ...]:
-        """Return the replicas for a join, best first: by a query's key, or else by chance."""
-        if self._chooser is None or key is None or not self._edges:
-            return tuple(random.sample(self.replicas, len(self._edges)))
-        return self._chooser.rank(key, self._count_calls())
+        """Return the replicas for a join, best first: by a query's key, or else by chance.
+
+        Parked ones come last, for a query that survives all active ones.
+        """
+        candidates = self._find_candidates()
+        ranked = tuple(candidates)
+        if self._chooser is not None and key is not None and candidates:
+            ranked = self._chooser.rank(key, self._count_calls(candidates))
+        elif candidates and not self._edges[candidates[0]].is_parked:
+            ranked = tuple(random.sample(candidates, len(candidates)))
+        return (*ranked, *sorted(self._edges.keys() - set(ranked)))
 
     async def wait_ready(self) -> None:
-        """Return when there is a replica that can be called."""
-        while not self._edges:
+        """Return when there is a replica that may get a query."""
+        while not self._find_candidates():
             changed = self._changed
             await changed.wait()
 
@@ -150,7 +165,7 @@ class Outlet:
                 await self._choose_preferred(preferred, deaths) if preferred else self._choose(key)
             )
             if edge is None:
-                if not should_wait():
+                if not self._edges and not should_wait():
                     raise NoReplicaError(f"stage {self.stage} has no replica now")
                 await self.wait_ready()
                 continue
@@ -195,25 +210,31 @@ class Outlet:
             task.cancel()
         await asyncio.gather(*self._keep_tasks, return_exceptions=True)
 
+    def _find_candidates(self) -> Sequence[str]:
+        parked = {replica: edge.is_parked for replica, edge in self._edges.items()}
+        return find_candidates(parked, is_opening=bool(self._opening))
+
     def _choose(self, key: Key | None = None) -> Edge | None:
-        """Return the edge for a query; None if there is no edge.
+        """Return the edge for a query; None if it is to wait.
 
         It is that of the key's replica. Without a key, it has the fewest calls open or given up.
         """
-        if self._chooser is not None and key is not None and self._edges:
-            return self._edges[self._chooser.choose(key, self._count_calls())]
-        if len(self._edges) == 1:
-            return next(iter(self._edges.values()))
+        candidates = self._find_candidates()
+        if not candidates:
+            return None
+        if self._chooser is not None and key is not None:
+            return self._edges[self._chooser.choose(key, self._count_calls(candidates))]
+        edges = [self._edges[each] for each in candidates]
+        if len(edges) == 1:
+            return edges[0]
+        loads = {each: each.calls_open + self._abandoned_calls[each] for each in edges}
+        return least_loaded(loads, _draw_first if edges[0].is_parked else random.random)
 
-        loads = {
-            each: each.calls_open + self._abandoned_calls[each] for each in self._edges.values()
-        }
-        return least_loaded(loads, random.random)
-
-    def _count_calls(self) -> dict[str, Calls]:
+    def _count_calls(self, replicas: Sequence[str]) -> dict[str, Calls]:
+        edges = {replica: self._edges[replica] for replica in replicas}
         return {
             replica: Calls(edge.calls_open, self._abandoned_calls[edge])
-            for replica, edge in self._edges.items()
+            for replica, edge in edges.items()
         }
 
     async def _choose_preferred(self, preferred: Sequence[str], deaths: int) -> Edge:
@@ -259,6 +280,7 @@ class Outlet:
             self._nodes[replica] = door.get("node", "")
             if replica not in self._listed:
                 gone = self._listed[replica] = asyncio.Event()
+                self._begin_opening(replica)
                 task = asyncio.create_task(self._keep_connected(replica, door, gone))
                 self._keep_tasks.add(task)
                 task.add_done_callback(self._keep_tasks.discard)
@@ -266,6 +288,17 @@ class Outlet:
             self._listed.pop(replica).set()
             self._dead.discard(replica)
             del self._nodes[replica]
+            self._end_opening(replica)
+
+    def _begin_opening(self, replica: str) -> None:
+        self._opening.add(replica)
+        asyncio.get_running_loop().call_later(OPEN_S, self._end_opening, replica)
+
+    def _end_opening(self, replica: str) -> None:
+        """Wait for this replica no longer, if a parked one could take a query."""
+        if replica in self._opening:
+            self._opening.discard(replica)
+            self._notify_change()
 
     def _notify_change(self) -> None:
         self._changed.set()
@@ -273,6 +306,10 @@ class Outlet:
 
     async def _publish_metrics(self) -> None:
         while True:
+            parked = sum(edge.is_parked for edge in self._edges.values())
+            active = len(self._edges) - parked
+            metrics.set_gauge("serve_parked", parked, stage=self.stage)
+            metrics.set_gauge("serve_active", active, stage=self.stage)
             metrics.set_gauge("serve_edges", len(self._edges), stage=self.stage)
             metrics.set_gauge("serve_replicas", len(self._listed), stage=self.stage)
             await asyncio.sleep(_TELL_S)
@@ -309,7 +346,10 @@ class Outlet:
 
     async def _run_edge(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
         """Open an edge to a replica; return when it has ended."""
-        edge = await open_edge(door, f"{self._caller}>{replica}", self._refuse_call, self._what)
+        try:
+            edge = await open_edge(door, f"{self._caller}>{replica}", self._refuse_call, self._what)
+        finally:
+            self._end_opening(replica)
         self._dead.discard(replica)
         self._edges[replica] = edge
         self.is_replaced = False
@@ -339,6 +379,11 @@ class Outlet:
 async def close_all(outlets: Mapping[str, Outlet]) -> None:
     """Leave the edges of all outlets."""
     await asyncio.gather(*(outlet.close() for outlet in outlets.values()))
+
+
+def _draw_first() -> float:
+    """Decide for the first of equals, as all senders do."""
+    return 0.0
 
 
 def _now() -> float:

@@ -123,7 +123,7 @@ def metric_names(node: Node) -> set[str]:
 STORED = "ray_hoplite_serve_stored_bytes_total"
 OF_OTHER_TESTS = {
     *("serve_edges_broken", "serve_reissues", "serve_votes", "serve_edge_gpu_bytes"),
-    *("serve_drift", "serve_late", "serve_missed"),
+    *("serve_drift", "serve_late", "serve_missed", "serve_releases"),
 }
 
 

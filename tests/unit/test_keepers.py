@@ -32,7 +32,7 @@ def test_an_edge_is_opened_again_after_an_unexpected_error(
 
     class Ends:
         calls_broken = 0
-        has_left = False
+        has_left = is_parked = False
 
         async def ended(self) -> None:
             pass

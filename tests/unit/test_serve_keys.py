@@ -300,7 +300,7 @@ def test_an_ensemble_makes_the_key_of_the_value_also_when_it_sends_an_id(
 class Edge:
     """An edge that stays until a test ends it."""
 
-    has_left = False
+    has_left = is_parked = False
     calls_broken = calls_open = 0
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ class Edge:
     """One that stays."""
 
     calls_broken = calls_open = 0
-    has_left = False
+    has_left = is_parked = False
 
     def __init__(self) -> None:
         self.is_over = asyncio.Event()
