@@ -15,7 +15,7 @@ The rooms, from the top; each may use the rooms below it, and all may use the mo
     slo/        profiles of stages, and plans that keep a promised latency
     placement/  which stage runs on which device
     graph/      pipelines and ensembles as Serve applications, and their ingresses
-    stages/     the user's class as a deployment: declaration, replica, batches, joins
+    stages/     the user's class as a deployment: declaration, replica, batches, joins, parking
     routing/    which replica of the next stage answers a query
     edge/       the calls between two replicas
     errors.py metrics.py seams.py    errors, metrics, and the private names of Ray Serve

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from ray.experimental import internal_kv
 from ray.serve import Application
 from ray.serve._private.common import RUNNING_REQUESTS_KEY
 from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
 
+NAMESPACE = b"hoplite"  # of the keys by which a policy in the controller and replicas speak
+
 __all__ = [
+    "NAMESPACE",
     "RUNNING_REQUESTS_KEY",  # of the number in a replica's statistics by which Serve scales it
     "PowerOfTwoChoicesRequestRouter",  # Serve's own router of a handle
     "begin_routing",
     "bound_deployment",
     "deployment_of",
+    "read_value",
 ]
 
 
@@ -35,3 +40,15 @@ def begin_routing(handle: Any) -> None:
 def deployment_of(router: PowerOfTwoChoicesRequestRouter) -> tuple[str, str]:
     """Return the application and the name of the deployment that a router is for."""
     return router._deployment_id.app_name, router._deployment_id.name
+
+
+def read_value(key: str, timeout_s: float) -> bytes | None:
+    """Return the value of a key in the key-value store of Ray's GCS; None if it has none.
+
+    It waits: call it in a thread. The namespace is that of autoscaling policies.
+
+    Raises:  an error of Ray if the GCS does not answer in time.
+    """
+    client = internal_kv.internal_kv_get_gcs_client()
+    value = client.internal_kv_get(key.encode(), namespace=NAMESPACE, timeout=timeout_s)
+    return None if value is None else bytes(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from hoplite_ray.serve.graph.ingress import check_parking
 from hoplite_ray.serve.routing.keys import Rule
 from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.deploy import deployment, find_keys
@@ -52,8 +53,10 @@ def bind_stages(
     edges:   "worlds"; with "serve" the ingress calls all stages.
 
     Returns: also the rules of those among the nodes that have one.
+    Raises:  ValueError for a stage that is to park its replicas with edges="serve".
     """
     stages = {name: each for graph in graphs.values() for name, each in graph.items()}
+    check_parking(stages, edges)
     keys = find_keys(stages)
     nodes: dict[str, Any] = {}
     order, _ = sort_stages(merge_inputs(graphs))

@@ -25,6 +25,7 @@ from hoplite_ray.serve.graph.ingress import (
     QUERY,
     EdgesName,
     check_ingress,
+    check_parking,
     in_seconds,
     ingress_options,
     merge_stages,
@@ -88,6 +89,7 @@ def ensemble(
             raise ValueError("models are arguments of their own: ensemble(*models)")
         if not isinstance(each, Stage) or each.inputs:
             raise ValueError(f"{name}={each!r} is no stage that gets the query itself; use @stage")
+    check_parking(stages, edges)
     Poll(list(stages), quorum=quorum, combine=combine)  # raises for a mistake now
     members = {name: deployment(each, name, {}) for name, each in stages.items()}
     options = ingress_options(replicas, deadline_s)

@@ -27,7 +27,7 @@ from hoplite_ray.serve.routing.joint import ask_jointly
 from hoplite_ray.serve.routing.keys import Key, Rule
 from hoplite_ray.serve.routing.outlet import DEATHS_MAX, Outlet, close_all, open_outlets
 from hoplite_ray.serve.routing.query import Merged, Query
-from hoplite_ray.serve.stages.declare import StageLike
+from hoplite_ray.serve.stages.declare import AnyStage, StageLike
 
 logger = logging.getLogger("hoplite_ray.serve")
 
@@ -57,6 +57,16 @@ def check_ingress(edges: str, replicas: int) -> None:
         raise ValueError(f"edges={edges!r} is none of {list(EDGES)}")
     if type(replicas) is not int or replicas < 1:
         raise ValueError(f"replicas={replicas!r}, of the ingress, must be a whole number from 1 on")
+
+
+def check_parking(stages: Mapping[str, AnyStage], edges: str) -> None:
+    """Raise ValueError for a stage that is to park its replicas where Serve chooses them."""
+    for name, each in stages.items():
+        if each.starts_parked and edges != "worlds":
+            raise ValueError(
+                f"stage {name}: starts_parked=True needs edges='worlds', and edges={edges!r} lets "
+                "Serve choose replicas, which knows of no parked ones; leave starts_parked out"
+            )
 
 
 def in_seconds(deadline_s: float, deadline_ms: float | None) -> float:

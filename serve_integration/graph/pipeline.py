@@ -45,7 +45,10 @@ class PipelineSpec:
     latency_s: float | None
 
     def build(self, ingress: type[Ingress] = Ingress) -> Application:
-        """Return the Serve application. A subclass of its ingress may make queries itself."""
+        """Return the Serve application. A subclass of its ingress may make queries itself.
+
+        Raises:  ValueError for a stage that is to park its replicas with edges="serve".
+        """
         nodes, keys = bind_stages({"": self.stages}, self.edges)
         inputs = {name: each.inputs for name, each in self.stages.items()}
         options = ingress_options(self.replicas, self.deadline_s)
@@ -100,7 +103,8 @@ def pipeline(
     replicas:     of the ingress.
 
     Raises:  ValueError if the stages are no graph: an input that is not there, a circle, or several
-             last stages; TypeError for a stage without a name.
+             last stages; also for a stage with `starts_parked` and edges="serve"; TypeError for a
+             stage without a name.
     """
     if unnamed or not isinstance(stages, Mapping | None):
         raise TypeError("stages of a pipeline have names: pipeline(text=Text), not pipeline(Text)")

@@ -43,6 +43,7 @@ class Stage(Generic[P, T]):
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = field(default=((), {}))
     key: KeyFunction | None = None
     near: NearName | None = None
+    starts_parked: bool = False
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         name = self.user_class.__name__
@@ -77,6 +78,7 @@ class Stage(Generic[P, T]):
         late: LateName | None = None,
         key: KeyFunction | None = None,
         near: NearName | None = None,
+        starts_parked: bool | None = None,
         **options: object,
     ) -> Stage[P, T]:
         """Return the stage with other options, as `Deployment.options` of Serve does.
@@ -90,8 +92,9 @@ class Stage(Generic[P, T]):
             self.max_batch if max_batch is None else max_batch,
             self.late.value if late is None else late,
             self.key if key is None else key,
-            self.near if near is None else near,
             {**self.serve_options, **options},
+            near=self.near if near is None else near,
+            starts_parked=self.starts_parked if starts_parked is None else starts_parked,
         )
         changed: Stage[P, T] = replace(
             made, inputs=self.inputs, arguments=self.arguments, expected_s=self.expected_s
@@ -122,6 +125,7 @@ def stage(
     late: LateName = ...,
     key: KeyFunction = ...,
     near: NearName = ...,
+    starts_parked: bool = ...,
     **options: object,
 ) -> Decorator: ...
 
@@ -134,6 +138,7 @@ def stage(
     late: LateName = "serve",
     key: KeyFunction | None = None,
     near: NearName | None = None,
+    starts_parked: bool = False,
     **options: object,
 ) -> Any:
     """Make a class a stage; `options` are those of `serve.deployment`.
@@ -142,35 +147,44 @@ def stage(
     in their order. An answer may be an exception, which its caller then gets. A call that raises
     is repeated with halves of its batch, so that only a query that can't be answered fails.
 
-    max_batch:  of queries in one call. A free stage takes the queries that wait and never waits for
-                more.
-    late:       "serve" runs queries whose deadline can't be met; "drop" answers LateError at once.
-    key:        returns the key of a query: text, bytes, a whole number, a tuple of these, or None.
-                Queries with one key go to one replica while loads allow it. It runs where the query
-                is made, and must be quick: `key=lambda query: query["user"]`.
-    near:       "data" sends a query to a replica whose node has the most bytes of its Arrays, while
-                loads allow it. It can't be given with `key`.
+    max_batch:      of queries in one call. A free stage takes the queries that wait and never waits
+                    for more.
+    late:           "serve" runs queries whose deadline can't be met; "drop" answers LateError at
+                    once.
+    key:            returns the key of a query: text, bytes, a whole number, a tuple of these, or
+                    None. Queries with one key go to one replica while loads allow it. It runs where
+                    the query is made, and must be quick: `key=lambda query: query["user"]`.
+    near:           "data" sends a query to a replica whose node has the most bytes of its Arrays,
+                    while loads allow it. It can't be given with `key`.
+    starts_parked:  True: a replica gets no queries until an autoscaling policy releases it, no
+                    other replica is active, or no policy writes for 10 s. It is released in some
+                    0.1 s, because its object is made and its edges are open.
 
     Raises:  TypeError for a generator, a class without `__call__`, a name that is no option, an
-             option that the pipeline gives, or a key that is no function of one value; ValueError
-             for a value that an option can't have, or for `key` and `near` together.
+             option that the pipeline gives, a key that is no function of one value, or a
+             starts_parked that is no bool; ValueError for a value that an option can't have, or for
+             `key` and `near` together.
     """
 
     def decorate(user_class: Any, /) -> AnyStage:
         if not isinstance(user_class, type):
             raise TypeError(f"@stage is for classes, not for {user_class!r}")
-        return _declare(user_class, max_batch, late, key, near, options)
+        return _declare(
+            user_class, max_batch, late, key, options, near=near, starts_parked=starts_parked
+        )
 
     return decorate if cls is None else decorate(cls)
 
 
 def _declare(
-    user_class: type[Any],
+    user_class: Any,
     max_batch: int,
     late: str,
     key: KeyFunction | None,
-    near: NearName | None,
     options: Mapping[str, object],
+    *,
+    near: NearName | None,
+    starts_parked: bool,
 ) -> AnyStage:
     """Return a class as a stage. Raises what `stage` does."""
     name = user_class.__name__
@@ -188,4 +202,8 @@ def _declare(
         check_key(name, key)
     if near is not None:
         check_near(name, near, key)
-    return Stage(user_class, max_batch, Late(late), options, key=key, near=near)
+    if type(starts_parked) is not bool:
+        raise TypeError(f"stage {name}: starts_parked={starts_parked!r} is to be True or False")
+    return Stage(
+        user_class, max_batch, Late(late), options, key=key, near=near, starts_parked=starts_parked
+    )

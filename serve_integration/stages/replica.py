@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ray import serve
+
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.door import Door
 from hoplite_ray.serve.edge.edge import NotifyRunning
@@ -26,6 +28,7 @@ from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
 from hoplite_ray.serve.stages.compute import Compute, make_user
 from hoplite_ray.serve.stages.declare import AnyStage
+from hoplite_ray.serve.stages.parking import PARKED_KEY, ReplicaParking
 from hoplite_ray.serve.stages.replica_joins import ReplicaJoins
 
 T = TypeVar("T")
@@ -60,8 +63,14 @@ class Replica:
             each: Outlet(handle, self._what, keys.get(each)) for each, handle in downstream.items()
         }
         self._next = _split(self._outlets, next_stages)
-        self._door = Door(self._answer_call, self._what)
+        self._door = Door(self._answer_call, self._what, is_parked=stage.starts_parked)
         self._metadata = {discovery.METADATA_KEY: await self._door.open()}
+        self._parking: ReplicaParking | None = None
+        if stage.starts_parked:
+            at = serve.get_replica_context()
+            self._parking = ReplicaParking(
+                at.app_name, at.deployment, at.replica_tag, self._door.activate
+            )
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Tell Serve where the door is, and the user's own metadata."""
@@ -69,13 +78,14 @@ class Replica:
         return {**((own() if own is not None else {}) or {}), **self._metadata}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Tell Serve how many queries wait or run here, by which it scales.
+        """Tell Serve how many queries wait or run here, and whether this replica is parked.
 
-        Serve itself counts calls by handles, and does not see calls over edges.
+        Serve scales by both. It counts calls by handles itself, and does not see calls over edges.
         """
         own = getattr(self._user, "record_autoscaling_stats", None)
         stats = await _call_user(own) if own is not None else {}
-        return {**(stats or {}), RUNNING_REQUESTS_KEY: self._compute.query_count}
+        parked = {} if self._parking is None else {PARKED_KEY: int(self._parking.is_parked)}
+        return {**(stats or {}), **parked, RUNNING_REQUESTS_KEY: self._compute.query_count}
 
     async def report_times(self) -> dict[int, list[float]]:
         """Return how long the last batches of each size took, in seconds."""
@@ -104,6 +114,7 @@ class Replica:
             values[0] if len(values) == 1 else dict(zip(self._stage.inputs, values, strict=True))
         )
         query = Query(query_id, 1, "", value, left_s, {}, grace_s=grace_s)
+        self._activate_for_query()
         return await self._compute.run(query, value, time.monotonic() + left_s)
 
     def __del__(self) -> Coroutine[Any, Any, None] | None:
@@ -116,6 +127,8 @@ class Replica:
             ends_s = float(options.get("graceful_shutdown_timeout_s", _END_S))
             async with asyncio.timeout(_DRAIN_SHARE * ends_s):
                 await self._is_idle.wait()
+        if self._parking is not None:
+            self._parking.close()
         await self._door.close()
         await close_all(self._outlets)
         self._compute.close()
@@ -128,12 +141,18 @@ class Replica:
         self, fields: tuple[Any, ...], notify_running: NotifyRunning
     ) -> Awaitable[Any]:
         """Answer a query that came over an edge. Where it can, it waits for its batch at once."""
+        self._activate_for_query()
         query = Query(*fields)
         if query.pipeline not in self._next:  # in an update: the ingress is newer than this replica
             raise JoinLostError(f"stage {self._name} is not in pipeline {query.pipeline} yet", 0)
         if isinstance(query.value, handoff.Stored) or len(self._stage.inputs) > 1:
             return self._keep_alive_for(self._fetch_and_answer(query, notify_running))
         return self._keep_alive_for(self._begin_answer(query, notify_running))
+
+    def _activate_for_query(self) -> None:
+        """Park no longer: a sender has found no active replica."""
+        if self._parking is not None and self._parking.is_parked:
+            self._parking.handle_query()
 
     async def _keep_alive_for(self, answer: Coroutine[Any, Any, Any]) -> Any:
         """Wait for an answer, and keep the replica from ending meanwhile."""

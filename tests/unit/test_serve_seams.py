@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 from ray import serve
+from ray.experimental import internal_kv
 from ray.serve import Application
 from ray.serve._private import autoscaling_state
 from ray.serve._private.build_app import build_app
@@ -72,3 +73,17 @@ def test_serve_finds_the_router_by_its_name() -> None:
     found: Any = RequestRouterConfig(request_router_class=ROUTER).get_request_router_class()
     assert (found.__module__, found.__name__) == (EdgeRouter.__module__, EdgeRouter.__name__)
     assert issubclass(found, seams.PowerOfTwoChoicesRequestRouter)
+
+
+def test_a_replica_reads_the_store_that_policies_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    class Client:
+        def internal_kv_get(self, key: bytes, namespace: bytes, timeout: float) -> bytes | None:
+            asked.append((key, namespace, timeout))
+            return b"value" if key == b"there" else None
+
+    monkeypatch.setattr(internal_kv, "global_gcs_client", Client())
+    assert seams.read_value("there", 2.0) == b"value"
+    assert seams.read_value("not there", 2.0) is None
+    assert asked == [(b"there", seams.NAMESPACE, 2.0), (b"not there", seams.NAMESPACE, 2.0)]
