@@ -41,9 +41,7 @@ def sort_stages(inputs: Mapping[str, Collection[str]]) -> tuple[list[str], list[
     return order, sorted(waiting)
 
 
-def bind_stages(
-    graphs: Mapping[str, Graph], edges: str
-) -> tuple[dict[str, Any], dict[str, Rule]]:
+def bind_stages(graphs: Mapping[str, Graph], edges: str) -> tuple[dict[str, Any], dict[str, Rule]]:
     """Bind the stages of pipelines, each once; returns the nodes that the ingress calls, by name.
 
     A query leaves a stage for the next stages of its own pipeline. REQUIRES: a stage of one name

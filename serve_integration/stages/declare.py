@@ -177,7 +177,7 @@ def stage(
 
 
 def _declare(
-    user_class: Any,
+    user_class: type[Any],
     max_batch: int,
     late: str,
     key: KeyFunction | None,
