@@ -18,7 +18,7 @@ from tests.ray.rounds import stats_at
 from tests.serve.applications import FLOATS, LIGHT, Makes, Sums, node_directory
 from tests.serve.conftest import Application, Node
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # one more Ray node
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # one more Ray node
 
 ON_EACH_NODE: dict[str, Any] = {**LIGHT, "num_replicas": 2, "max_replicas_per_node": 1}
 QUERIES = 40
@@ -50,7 +50,7 @@ def application(directories: set[str]) -> Iterator[Application]:
 @pytest.fixture(scope="module")
 def reader(directories: set[str]) -> Iterator[Application]:
     """The stage that reads, alone: its sender is the ingress."""
-    reads = stage(near="data", max_batch=1, **ON_EACH_NODE)(Sums)
+    reads = stage(near="data", max_batch=2, **ON_EACH_NODE)(Sums)
     started = Application("reader", pipeline(reads=reads, replicas=1))
     yield started
     started.delete()
@@ -86,7 +86,7 @@ def test_with_holders_free_no_byte_of_an_array_crosses_the_network(
 def test_a_full_queue_beats_nearness_and_the_copy_counts_from_then_on(
     reader: Application, directories: set[str], tmp_path: Path
 ) -> None:
-    """The stage's replica is full with two calls, so of three queries one goes elsewhere."""
+    """The replica here is full with four calls, so of five queries one goes elsewhere."""
     here = node_directory()
 
     [away] = directories - {here}
@@ -96,10 +96,10 @@ def test_a_full_queue_beats_nearness_and_the_copy_counts_from_then_on(
     )
     array, gate = hop.array(np.ones(FLOATS)), tmp_path / "gate"
     before = count_received(directories)
-    asked = [reader.ask({"array": array, "until": str(gate)}) for _ in range(3)]
+    asked = [reader.ask({"array": array, "until": str(gate)}) for _ in range(5)]
     assert eventually(lambda: len([*tmp_path.iterdir()]) == 2, within_s=60), "two have begun"
     gate.touch()
-    assert Counter(each.result(timeout_s=60)["read"] for each in asked) == {here: 2, away: 1}
+    assert Counter(each.result(timeout_s=60)["read"] for each in asked) == {here: 4, away: 1}
     after = count_received(directories)
     assert after > before, "the other node has fetched it"
     found = ask_in_turn(reader, [{"array": array}] * QUERIES)

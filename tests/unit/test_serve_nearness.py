@@ -237,8 +237,8 @@ class Answers:
 def test_an_answer_goes_out_with_its_arrays_and_its_keys(origins: dict[Any, str]) -> None:
     origins["one"] = "a"
     rules = {"near": NearRule("near", 8), "keyed": KeyRule("keyed", lambda each: each[0], 8)}
-    compute = Compute(stage(Answers), "before", Answers(), "an answer", rules)
-    answer = compute._pack(["key", handle(b"one", "one")])
+    compute = Compute(stage(Answers), "before", Answers(), "an answer", {"": rules})
+    answer = compute._pack(["key", handle(b"one", "one")], "")
     compute.close()
     assert isinstance(answer, KeyedAnswer)
     assert answer.keys["near"] == (Part(b"one".ljust(28), LARGE.size_bytes, "a"),)
