@@ -50,6 +50,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "hoplite_ray/control": (
         "service",
         "views",
+        "holders",
         "client",
         "auth tls voting",
         "view methods",

@@ -79,8 +79,7 @@ struct OrphanCommand {  // its owner has died: readable, and evicted before ever
 struct EchoCommand {};   // answered by Done, behind the answers that earlier requests have by now
 struct DrainCommand {};  // from the control plane: hand over what only this node keeps
 struct ListCommand {     // from the control plane: what is here and comes in, the largest first
-  std::uint64_t objects_max = 0;
-  std::uint64_t transfers_max = 0;
+  std::uint64_t objects_max = 0, transfers_max = 0;
   ObjectPrefix traced = {};          // and what the node remembers of these
   std::vector<ObjectId> named = {};  // these objects in place of the largest; unknown ones left out
 };
