@@ -19,6 +19,8 @@
     ├── WireVersionMismatchError                         a peer speaks another wire version
     ├── UnauthenticatedError                             a peer does not know the cluster's secret
     ├── ControlError                                     the control plane could not do it
+    ├── VersionDroppedError                              a table keeps that version no longer
+    ├── VersionMissingError      (also KeyError)         a table's key has no value then
     ├── WorldError                                       a world could not do it
     │   ├── WorldBrokenError                             it has ended; has `.cause`, `.rank`, ...
     │   ├── WorldTimeoutError    (also TimeoutError)     the caller's own limit ran out
@@ -123,6 +125,28 @@ class UnauthenticatedError(HopliteError):
 
 class ControlError(HopliteError):
     """The control plane could not do what was asked."""
+
+
+class VersionDroppedError(HopliteError):
+    """A table keeps a version of `key` no longer, or has skipped versions that a watch asks for."""
+
+    def __init__(self, message: str = "", key: str = "") -> None:
+        super().__init__(message, key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class VersionMissingError(HopliteError, KeyError):
+    """A table's `key` has no value: now, at that time, or in that version."""
+
+    def __init__(self, message: str = "", key: str = "") -> None:
+        super().__init__(message, key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class WorldError(HopliteError):
