@@ -35,6 +35,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "pending unsealed launch listener progress",
         "metrics",
         "control",
+        "tables",
         "values",
         "config process_end errors",
         "base",
