@@ -51,6 +51,7 @@ from hoplite_ray.tables.state import Applied, State
 _LOOK_SLOTS = 4  # that one look reads; doubles while all of them have records, up to the maximum
 _LOOK_SLOTS_MAX = 256
 _LOOK_AGE_US = 1_000_000  # a process looks before it appends if its last look is older
+_AHEAD_US_MAX = 1_000_000  # of a time that a read takes: clocks differ; a later one is an error
 _SWEPT_MAX = 256  # slots that one record reports as swept
 
 
@@ -131,6 +132,11 @@ class Replica:
         self._ticking: list[_Read] = []  # for a record that is later than the last one
         self._swept: list[int] = []
         self._events: deque[Event] = deque()
+
+    @property
+    def error(self) -> HopliteError | None:
+        """The error of every operation from now on, if the table is damaged or gone."""
+        return self._error
 
     @property
     def writer(self) -> str:
@@ -224,10 +230,12 @@ class Replica:
             return self._opening.poll_call()
         state = self.state
         assert state is not None
-        self._give_numbers(state)
-        is_adding = self._is_to_append(state)
         is_old = now_us - self._looked_us > _LOOK_AGE_US
-        if self._must_look or (is_adding and is_old) or (self._reads and not is_adding):
+        if not is_old:  # else the table may have forgotten this writer
+            self._give_numbers(state)
+        is_adding = self._is_to_append(state)
+        wants_look = self._reads or (is_old and (is_adding or self._numbers_wanted))
+        if self._must_look or (wants_look and (is_old or not is_adding)):
             self._step, self._must_look = Step.LOOKING, False
             self._looked_us = now_us
             self._looking += self._reads
@@ -383,9 +391,12 @@ class Replica:
             for put in self._batch.puts:
                 error = _unknown_error(self._table)
                 self._events.append(TicketFailed(put.ticket, error, is_unknown=True))
-        for put in self._puts:
-            self._fail(put.ticket, _forgotten_error(self._table))
-        self._puts.clear()
+        puts, self._puts = self._puts, deque()
+        for put in puts:
+            if any(each.number for each in put.entries):
+                self._fail(put.ticket, _forgotten_error(self._table))
+            else:
+                self._puts.append(put)  # it has no values under numbers of the forgotten writer
         self._batch = None
         self._life += 1
         self._is_known = False
@@ -400,7 +411,7 @@ class Replica:
         for read in reads:
             if read.at_us <= state.time_us:
                 self._events.append(ReadDone(read.ticket))
-            elif read.at_us > now_us:
+            elif read.at_us > now_us + _AHEAD_US_MAX:
                 self._fail(read.ticket, _future_error(read.at_us - now_us))
             else:
                 self._ticking.append(read)
@@ -448,5 +459,5 @@ def _unknown_error(table: str) -> ControlError:
 def _future_error(ahead_us: int) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"at is {ahead_us / 1e6:.6f} s in the future of this process's clock: a version may still "
-        "come before it; take a time that is over"
+        "come before it; take a time that is over, and keep the machines' clocks in step"
     )

@@ -184,8 +184,8 @@ class State:
                 state.garbage[made_in] = tuple(
                     Garbage(writer, tuple(numbers), copies) for writer, numbers, copies in made
                 )
-            for name, *numbers, stored in writers:
-                state._writers[name] = _Writer(*numbers, tuple(stored))
+            for name, sequence, last, when_us, low, stored in writers:
+                state._writers[name] = _Writer(sequence, last, when_us, low, tuple(stored))
         except (zlib.error, ValueError, TypeError, LookupError, RecursionError) as error:
             raise damage_error(where) from error
         return state

@@ -44,6 +44,11 @@ class Version:
         return self.value == 0
 
     @property
+    def time_s(self) -> float:
+        """Seconds since 1970; a get at this time finds the version."""
+        return self.time_us / 1e6
+
+    @property
     def slot(self) -> int:
         return self.number >> INDEX_BITS
 
@@ -213,7 +218,10 @@ class Versions:
         self._forgotten_us, self._forgotten, histories = dumped
         ages = []
         for key, has_dropped, fields in histories:
-            versions = [Version(*each[:5], tuple(each[5:])) for each in fields]
+            versions = [
+                Version(number, time_us, writer, value, size_bytes, tuple(nodes))
+                for number, time_us, writer, value, size_bytes, *nodes in fields
+            ]
             self._histories[key] = _History(versions, has_dropped)
             self.count += len(versions)
             ages += [(each.time_us, key) for each in _with_age(versions)]

@@ -173,12 +173,10 @@ def test_errors_name_the_key_the_version_and_the_next_step() -> None:
 # ---- states ----
 
 
-def record(sequence: int, *entries: Entry, writer: str = "w.1", **fields: Any) -> Record:
-    return Record(
-        **{"writer": writer, "sequence": sequence, "attempt": 1, "time_us": 0, "low": 1}
-        | {"entries": entries}
-        | fields
-    )
+def record(
+    sequence: int, *entries: Entry, writer: str = "w.1", time_us: int = 0, low: int = 1
+) -> Record:
+    return Record(writer, sequence, 1, time_us, low, entries)
 
 
 @given(
@@ -282,9 +280,15 @@ def perform(compaction: Compaction, store: KeyValueStore) -> Iterator[None]:
 class Following:
     """A replica with its store, whose calls are answered at once."""
 
-    def __init__(self, store: KeyValueStore, name: str = "p", **options: Any) -> None:
+    def __init__(
+        self,
+        store: KeyValueStore,
+        name: str = "p",
+        options: Options = OPTIONS,
+        since: int | None = None,
+    ) -> None:
         self.store = store
-        self.replica = Replica("t", name, OPTIONS, **options)
+        self.replica = Replica("t", name, options, since=since)
         self.now_us = 1_000
 
     def settle(self) -> list[Any]:
@@ -449,3 +453,27 @@ def test_a_reader_of_earlier_records_begins_at_slot_0_while_the_log_is_whole(rec
     reader.replica.handle_read(1)
     slots = [each.slot for each in reader.settle() if isinstance(each, Changed)]
     assert slots == list(range(1, records + 2))
+
+
+def test_a_process_that_was_silent_for_long_puts_as_another_writer() -> None:
+    store = KeyValueStore(overwrites=False)
+    options = Options(writer_slots=2, writer_us=0)
+    silent, busy = Following(store, "silent", options), Following(store, "busy", options)
+    silent.put(1, "a")
+    for ticket in range(6):
+        busy.put(ticket, "b")
+    silent.now_us += 2_000_000
+    assert ended_tickets(silent.put(2, "a")) == [2]
+    assert silent.replica.writer == "silent.2"
+
+
+def test_a_removal_that_waits_outlives_the_writer() -> None:
+    store = KeyValueStore(overwrites=False)
+    options = Options(writer_slots=2, writer_us=0)
+    silent, busy = Following(store, "silent", options), Following(store, "busy", options)
+    silent.put(1, "a")
+    for ticket in range(6):
+        busy.put(ticket, "b")
+    silent.now_us += 2_000_000
+    silent.replica.handle_put(2, silent.replica.writer, [Entry("a", 0)])
+    assert ended_tickets(silent.settle()) == [2]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.tables import replica as replica_module
 from hoplite_ray.tables.calls import ReadDone
 from hoplite_ray.tables.compaction import Compaction, Step
+from hoplite_ray.tables.log import mark
 from hoplite_ray.tables.replica import Replica
 from hoplite_ray.tables.state import State
 from tests.unit.tables_cluster import Violation, run_life
@@ -56,13 +56,13 @@ def test_a_process_that_is_behind_errs_if_it_does_not_look_at_its_last_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     take_look = Replica._take_look
-    mark = replica_module.mark
 
     def take_any(self: Replica, slots: Sequence[Any], now_us: int) -> None:
         state = self.state
         assert state is not None
         right = state.mark
-        monkeypatch.setattr(replica_module, "mark", lambda data: mark(data) if data else right)
+        fake = "hoplite_ray.tables.replica.mark"
+        monkeypatch.setattr(fake, lambda data: mark(data) if data else right)
         take_look(self, [b"", *slots[1:]], now_us)
 
     monkeypatch.setattr(Replica, "_take_look", take_any)
