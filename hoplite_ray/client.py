@@ -115,6 +115,12 @@ class StoreClient:
         request = self._usable().get(object_id, True)
         return self._pending_get(object_id, request, lambda fetched: bytes(memoryview(fetched)))
 
+    def begin_get_encoded(self, object_id: bytes) -> Pending[codec.Encoded]:
+        """Start a get of an object that was put, for a put of the same value under another id."""
+        object_id = checked_id(object_id)
+        request = self._usable().get(object_id, True)
+        return self._pending_get(object_id, request, _read_encoded)
+
     def begin_gets(
         self, object_ids: Sequence[bytes], *, exist: bool = False
     ) -> list[Pending[ReceivedObject]]:
@@ -261,6 +267,10 @@ class StoreClient:
         if not self._detach.alive:
             raise NodeLostError("this store was closed; attach or start a new one")
         return self._client
+
+
+def _read_encoded(fetched: Any) -> codec.Encoded:
+    return codec.Encoded(Layout.from_bytes(fetched.layout), [memoryview(fetched)])
 
 
 def _decode_received(fetched: Any) -> ReceivedObject:

@@ -297,6 +297,16 @@ def test_key_values_keep_the_first(cluster: RayCluster) -> None:
     assert values.keys("sea") == []
 
 
+def test_key_values_are_read_together(cluster: RayCluster) -> None:
+    values = table.KeyValues(ray.get_runtime_context().gcs_address)
+    values.write("seam-1", b"one")
+    values.write("seam-3", b"")
+    assert values.read_all(["seam-3", "seam-2", "seam-1"]) == [b"", None, b"one"]
+    assert values.read_all(["seam-2"]) == [None]
+    for name in ("seam-1", "seam-3"):
+        values.remove(name)
+
+
 def test_view_store_takes_each_epoch_once(cluster: RayCluster) -> None:
     address = ray.get_runtime_context().gcs_address
     one, other = (table.RayViewStore(address, prefix="seam-view") for _ in range(2))
