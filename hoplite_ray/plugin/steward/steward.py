@@ -27,6 +27,7 @@ from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.handle.messages import Bare, BareResult, Combination, Gathered
+from hoplite_ray.plugin.node.start import node_number
 from hoplite_ray.plugin.process import job_options
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.process.known_puts import KnownPuts
@@ -37,6 +38,7 @@ from hoplite_ray.plugin.steward.bare_sources import BareSources
 from hoplite_ray.plugin.steward.collecting import run_gather
 from hoplite_ray.plugin.steward.departure import Departure
 from hoplite_ray.plugin.steward.journals import Journals
+from hoplite_ray.plugin.steward.keeping import keep_copies
 from hoplite_ray.plugin.steward.publishing import publish_always
 from hoplite_ray.plugin.steward.reducing import ReduceRun
 from hoplite_ray.plugin.steward_client.client import parse_guest
@@ -171,6 +173,12 @@ class Steward:
         """Cancel a pending call, because no reference to its answer is left."""
         if (pending := self._pending.pop(answer, None)) is not None:
             pending.task.cancel()
+
+    async def keep_copies(self, pairs: list[tuple[bytes, bytes]]) -> int:
+        """Keep copies of a table's values here, and return this node's id; see keeping.py."""
+        await asyncio.to_thread(StewardIncarnation.use, self._here.place)
+        await keep_copies(pairs)
+        return node_number(self._here.place.ray_node_id)
 
     def _make_anchor(self) -> Ref:
         anchor = ray.put(b"")

@@ -158,6 +158,9 @@ def _actor() -> Any:
         async def abandon(self, answer: bytes) -> Any:
             return await self._duties.abandon(answer)
 
+        async def keep_copies(self, pairs: list[Any]) -> Any:
+            return await self._duties.keep_copies(pairs)
+
     return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Steward)
 
 

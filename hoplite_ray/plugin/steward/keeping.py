@@ -1,0 +1,38 @@
+"""Copies of a table's values, which this node keeps until the table deletes them.
+
+A get leaves a copy that is evicted when memory is needed. A put under an id of its own stays. So a
+value of a table has an id for each copy, and the steward of another node puts the second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from hoplite_ray.client import StoreClient
+from hoplite_ray.errors import DuplicateObjectError
+from hoplite_ray.pending import Pending
+from hoplite_ray.plugin.handle.fetching import retry
+from hoplite_ray.values.codec import Encoded
+
+
+async def keep_copies(pairs: Sequence[tuple[bytes, bytes]]) -> None:
+    """Put the value of each source under its target, on this node.
+
+    Args:   pairs: (source, target), each the id of an object. Repeating a call changes nothing.
+    Raises: ObjectLostError if a source is gone; StoreFullError.
+    Cost:   the bytes over the network, and one copy of them.
+    """
+    for source, target in pairs:
+        value = await retry(partial(_begin_get, source), None)
+        with suppress(DuplicateObjectError):  # an earlier attempt of this call has put it
+            await retry(partial(_begin_put, target, value), None)
+
+
+def _begin_get(source: bytes, store: StoreClient) -> Pending[Encoded]:
+    return store.begin_get_encoded(source)
+
+
+def _begin_put(target: bytes, value: Encoded, store: StoreClient) -> Pending[None]:
+    return store.begin_put(target, value)
