@@ -7,6 +7,7 @@ put array empty get wait delete               objects: numpy arrays, torch tenso
 reduce all_reduce reduce_scatter              many objects into one, as their tasks end
 gather all_gather sources                     many objects as one; the sources of a result
 put_async array_async ...                     the awaitable twin of each; also `await array`
+Table                                         keys with versions: cuts, reads at a time, watches
 
 They take and return Ray's references; `Store` does the same with ids, without Ray. Every name is
 loaded at its first use, so that this import costs nothing and needs neither Ray nor numpy.
@@ -20,6 +21,7 @@ plugin                                        every contact with Ray
 store, collectives                            the store of one process; start reading there
 client and the files below it                 starts each operation, and waits for it
 metrics, control                              counters and dashboards; calls between nodes
+tables                                        what the log of a table means; pure
 values, config, errors, base                  values as bytes; options; errors; small tools
 """
 
@@ -59,7 +61,6 @@ from hoplite_ray.errors import (
 from hoplite_ray.plugin.hooks.import_hooks import install as _install_joining
 
 if TYPE_CHECKING:
-    from hoplite_ray.metrics.counters import NodeStats
     from hoplite_ray.plugin.handle.array import Array
     from hoplite_ray.plugin.hooks.flag import runtime_env
     from hoplite_ray.plugin.hooks.start import init
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
         reduce_scatter,
         sources,
     )
+    from hoplite_ray.plugin.tables.table import Table
     from hoplite_ray.store import Store, new_id
 
     __version__: str
@@ -100,7 +102,6 @@ __all__ = [
     "InvalidArgumentError",
     "LayoutMismatchError",
     "NodeLostError",
-    "NodeStats",
     "ObjectLostError",
     "PeerLostError",
     "ReduceError",
@@ -109,6 +110,7 @@ __all__ = [
     "Store",
     "StoreFullError",
     "SystemFailureError",
+    "Table",
     "UnauthenticatedError",
     "UnusableAfterForkError",
     "VersionDroppedError",
@@ -162,12 +164,12 @@ _PLUGIN = {
     ),
     "hooks.flag": ("runtime_env",),
     "hooks.start": ("init",),
+    "tables.table": ("Table",),
 }
 
 _HOMES = {
     **{name: f"hoplite_ray.plugin.{home}" for home, names in _PLUGIN.items() for name in names},
     **dict.fromkeys(("Store", "new_id"), "hoplite_ray.store"),
-    "NodeStats": "hoplite_ray.metrics.counters",
 }
 
 
@@ -175,6 +177,7 @@ _HOMES = {
 _MOVED = {
     "Config": "hoplite_ray.config",
     "Layout": "hoplite_ray.values.layout",
+    "NodeStats": "hoplite_ray.metrics.counters",
     "Reduction": "hoplite_ray.pending",
 }
 

@@ -1,6 +1,7 @@
 """Every contact with Ray, in rooms: each room imports from itself and from rooms below it.
 
 hooks           Ray calls this package here: ray.init, the start of a worker, Ray's tables
+tables          `Table`: keys with versions, over the machines of hoplite_ray/tables
 surface         the functions that users call
 steward         the actor of each Ray node: anchors, pending reduces and gathers, the dead
 direct          Ray Direct Transport: the transports `hoplite` and `hoplite_numpy`

@@ -79,6 +79,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "hoplite_ray/plugin": (
         "array collecting",  # names in pickles on disk
         "hooks",
+        "tables",
         "surface",
         "steward",
         "direct groups",

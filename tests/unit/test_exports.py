@@ -38,7 +38,10 @@ def test_every_verb_has_an_awaitable_twin(verb: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "home"),
-    [("Config", "config"), ("Layout", "values.layout"), ("Reduction", "pending")],
+    [
+        *[("Config", "config"), ("Layout", "values.layout"), ("Reduction", "pending")],
+        ("NodeStats", "metrics.counters"),
+    ],
 )
 def test_a_name_that_has_left_the_top_is_found_with_a_warning(name: str, home: str) -> None:
     with pytest.warns(DeprecationWarning, match=rf"moved to hoplite_ray\.{home};"):

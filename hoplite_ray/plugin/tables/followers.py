@@ -1,0 +1,117 @@
+"""The tables that this process uses: one follower for each, of the present Ray session."""
+
+from __future__ import annotations
+
+import atexit
+import secrets
+import threading
+from dataclasses import dataclass
+from functools import partial
+
+import ray
+
+from hoplite_ray.errors import HopliteError, InvalidArgumentError
+from hoplite_ray.plugin.process.attachment import need_ray
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import table as seams_table
+from hoplite_ray.plugin.tables.follower import Follower, over_error
+from hoplite_ray.plugin.tables.janitor import Janitor
+from hoplite_ray.plugin.tables.values import Values
+from hoplite_ray.tables.calls import NumbersGiven
+from hoplite_ray.tables.log import COPIES_MAX, Garbage, Options
+
+_CALL_S = 10.0  # of a call to Ray's GCS, beyond which its outcome is unknown
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTable:
+    """This process's part of one table."""
+
+    options: Options
+    follower: Follower
+    values: Values
+
+    def discard(self, given: NumbersGiven) -> None:
+        """Delete values that will have no version, and then forget their numbers."""
+
+        def delete() -> None:
+            self.values.delete(Garbage(given.writer, given.numbers, COPIES_MAX))
+            self.follower.release(given.writer, given.numbers)
+
+        self.follower.janitor.do(delete)
+
+
+_lock = threading.Lock()  # guards both
+_open: dict[str, OpenTable] = {}
+_session: bytes | None = None  # that of all of `_open`
+
+
+def open_table(name: str, options: Options) -> OpenTable:
+    """Return this process's part of a table; make it at the first use.
+
+    Raises: InvalidArgumentError if this process has opened the table with other options;
+            HopliteError if Ray is not running here.
+    """
+    global _session
+    need_ray()
+    session = seams.connection()
+    with _lock:
+        if session != _session:
+            _close_all()
+            _session = session
+        found = _open.get(name)
+        if found is None:
+            found = _open[name] = _begin(name, options, session)
+    refuse_other(name, found.options, options)
+    return found
+
+
+def refuse_other(name: str, agreed: Options, asked: Options) -> None:
+    """Refuse options of a table that differ from those of the process that has made it.
+
+    Raises: InvalidArgumentError.
+    """
+    if (agreed.keep, agreed.keep_us) != (asked.keep, asked.keep_us):
+        raise InvalidArgumentError(
+            f"table {name!r} keeps {agreed.keep} versions and older ones for "
+            f"{agreed.keep_us / 1e6:g} s, as its first process has asked; open it with "
+            f"keep={agreed.keep}, keep_s={agreed.keep_us / 1e6:g}, or take another name"
+        )
+
+
+def _begin(name: str, options: Options, session: bytes | None) -> OpenTable:
+    address = ray.get_runtime_context().gcs_address
+    janitor = Janitor(name)
+    values = Values(name, janitor)
+    follower = Follower(
+        name,
+        secrets.token_hex(8),
+        options,
+        partial(seams_table.KeyValues, address, timeout_s=_CALL_S),
+        janitor=janitor,
+        delete=values.delete,
+        is_over=lambda: not _is_in(session),
+    )
+    return OpenTable(options, follower, values)
+
+
+def _is_in(session: bytes | None) -> bool:
+    """Return True if this process is still in that Ray session."""
+    try:
+        return seams.connection() == session
+    except Exception:  # Ray's objects are half gone, because a ray.shutdown is under way
+        return False
+
+
+def _close_all() -> None:
+    for name, each in _open.items():
+        each.follower.close(over_error(name))
+    _open.clear()
+
+
+@atexit.register
+def _end() -> None:
+    with _lock:
+        for each in _open.values():
+            each.follower.close(HopliteError("this process ends; no table can be used any more"))
+        _open.clear()

@@ -1,0 +1,481 @@
+"""hop.Table: keys with versions, which every process of a cluster reads, writes and watches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from numbers import Real
+from typing import Any, TypeVar
+
+from hoplite_ray.errors import (
+    GetTimeoutError,
+    HopliteError,
+    InvalidArgumentError,
+    ObjectLostError,
+    VersionDroppedError,
+    WrongTypeError,
+)
+from hoplite_ray.plugin.surface.api import encode_value
+from hoplite_ray.plugin.tables.follower import UnknownOutcomeError
+from hoplite_ray.plugin.tables.followers import OpenTable, open_table, refuse_other
+from hoplite_ray.plugin.tables.steps import Blocking, Fetch, Steps, run, run_async
+from hoplite_ray.plugin.tables.watching import OnGap, Watch
+from hoplite_ray.tables.calls import PutDone
+from hoplite_ray.tables.log import (
+    COPIES_MAX,
+    NUMBERS_AHEAD,
+    Entry,
+    Options,
+    checked_key,
+    checked_name,
+)
+from hoplite_ray.tables.replica import Replica
+from hoplite_ray.tables.state import State
+from hoplite_ray.tables.versions import INDEX_BITS, Version
+from hoplite_ray.values.codec import Encoded
+
+T = TypeVar("T")
+
+_LOST_TRIES = 3  # of a get of the latest version, which may be dropped while it is fetched
+
+
+class Table:
+    """A table of versions: each put of a key adds one, and readers choose by version or by time.
+
+    All processes of the cluster that make a Table of one name share it, and it lives as long as the
+    cluster. Puts of all processes have one order. No process but Ray's GCS is needed for the
+    table to go on: any process puts, and any other takes over what a dead one has left.
+
+    The values are in the store; a value has `copies` copies on several Ray nodes before its version
+    can be read. The list of versions is in the key-value store of Ray's GCS. It is lost with the
+    GCS, except with Ray's GCS fault tolerance.
+
+    Source: the versioned store of Cascade, as "Vortex" (2025) uses it, appendix A.
+
+    Example:
+
+        table = hop.Table("models")
+        first = table.put("actor", np.zeros(3))
+        table.put("actor", np.ones(3))
+        assert table.get("actor").sum() == 3
+        assert table.get("actor", version=first.number).sum() == 0
+        assert table.get("actor", at=first.time_s).sum() == 0
+    """
+
+    def __init__(self, name: str, *, keep: int = 2, keep_s: float = 60.0, copies: int = 2) -> None:
+        """Open the table, or make it.
+
+        Args:    name: 1 to 200 letters, digits, "_", "." and "-".
+                 keep: newest versions of a key that are never dropped, at least 1.
+                 keep_s: seconds for which every other version stays after the next one has come,
+                 at least 0. A removed key goes whole after them.
+                 copies: of each value that this process puts, 1 to 3, on as many Ray nodes. With
+                 fewer Ray nodes there is a copy on each.
+        Raises:  InvalidArgumentError; at the first operation also if the table was made with other
+                 `keep` or `keep_s`. HopliteError if Ray is not running here.
+        """
+        if type(keep) is not int or keep < 1:
+            raise InvalidArgumentError(f"keep is {keep!r}; it takes 1 or more versions")
+        if type(copies) is not int or not 1 <= copies <= COPIES_MAX:
+            raise InvalidArgumentError(f"copies is {copies!r}; it takes 1 to {COPIES_MAX}")
+        self.name = checked_name(name)
+        self._options = Options(keep=keep, keep_us=_to_us(keep_s, "keep_s"))
+        self._copies = copies
+        open_table(self.name, self._options)
+
+    # ---- puts ----
+
+    def put(self, key: str, value: Any, *, timeout_s: float | None = None) -> Version:
+        """Put a value as the key's next version.
+
+        Args:    key: a text of at most 1,024 bytes.
+                 value: as for `hoplite_ray.put`.
+                 timeout_s: seconds to wait; None waits without a limit.
+        Returns: the version, when every process can read it: `number`, `time_s`, `size_bytes`.
+        Raises:  InvalidArgumentError; StoreFullError; GetTimeoutError, after which the put may
+                 still take effect; ControlError if Ray's GCS does not answer.
+        Cost:    a copy of the bytes here and on `copies` - 1 other nodes; two calls to Ray's GCS,
+                 which all puts share that this process does at the same time.
+        Example:
+
+            version = hop.Table("puts").put("a", np.arange(3))
+            assert version.size_bytes == 24
+        """
+        return self.put_all({key: value}, timeout_s=timeout_s)[key]
+
+    async def put_async(self, key: str, value: Any, *, timeout_s: float | None = None) -> Version:
+        """Like `put`, but awaitable; a put that is cancelled may still take effect."""
+        return (await self.put_all_async({key: value}, timeout_s=timeout_s))[key]
+
+    def put_all(
+        self, values: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> dict[str, Version]:
+        """Put several keys at once: a reader of one time sees all of these versions or none.
+
+        Args:    values: 1 to 64 keys with their values.
+                 timeout_s: as for `put`.
+        Returns: the version of each key; all have one time.
+        Raises:  as `put`.
+        Cost:    as a put of all the bytes.
+        Example:
+
+            table = hop.Table("pairs")
+            table.put_all({"weights": np.ones(3), "step": np.array(7)})
+            with table.snapshot() as cut:
+                assert cut.get("step") == 7
+        """
+        return self._run(self._put_all(values), "put", timeout_s)
+
+    async def put_all_async(
+        self, values: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> dict[str, Version]:
+        """Like `put_all`, but awaitable; a put that is cancelled may still take effect."""
+        return await self._run_async(self._put_all(values), "put", timeout_s)
+
+    def remove(self, key: str, *, timeout_s: float | None = None) -> Version:
+        """Remove a key: its next version says that it has no value.
+
+        Args:    key, timeout_s: as for `put`.
+        Returns: that version, whose `is_removal` is True. Removing a key that is not there is no
+                 error.
+        Raises:  as `put`.
+        Cost:    two calls to Ray's GCS.
+        Example:
+
+            table = hop.Table("removals")
+            table.put("a", np.zeros(1))
+            table.remove("a")
+            assert table.keys() == []
+        """
+        return self._run(self._remove(key), "removal", timeout_s)
+
+    async def remove_async(self, key: str, *, timeout_s: float | None = None) -> Version:
+        """Like `remove`, but awaitable; a removal that is cancelled may still take effect."""
+        return await self._run_async(self._remove(key), "removal", timeout_s)
+
+    # ---- reads ----
+
+    def get(
+        self,
+        key: str,
+        *,
+        version: int | None = None,
+        at: float | Snapshot | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Return a value: the latest one, that of a version, or the latest one at a time.
+
+        Args:    key: as for `put`.
+                 version: a version's number.
+                 at: seconds since 1970, not in the future of this process's clock; or a snapshot.
+                 The value at a time never changes.
+                 timeout_s: seconds to wait; None waits without a limit.
+        Returns: the value, the caller's own, as `hoplite_ray.get` returns it.
+        Raises:  VersionMissingError, which is a KeyError; VersionDroppedError; ObjectLostError if
+                 all nodes with a copy are gone; GetTimeoutError; ControlError.
+        Cost:    one call to Ray's GCS for the latest version; none for a version or time that this
+                 process has read about. A time later than the last put costs one put without bytes.
+                 The bytes come from this node if it has a copy.
+        Example:
+
+            table = hop.Table("gets")
+            table.put("a", np.arange(4))
+            assert table.get("a", at=time.time()).tolist() == [0, 1, 2, 3]
+        """
+        return self._run(self._get(key, version, at), "get", timeout_s)
+
+    async def get_async(
+        self,
+        key: str,
+        *,
+        version: int | None = None,
+        at: float | Snapshot | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Like `get`, but awaitable; cancelling it cancels the transfer."""
+        return await self._run_async(self._get(key, version, at), "get", timeout_s)
+
+    def find(
+        self,
+        key: str,
+        *,
+        version: int | None = None,
+        at: float | Snapshot | None = None,
+        timeout_s: float | None = None,
+    ) -> Version:
+        """Return the version that `get` would return the value of, without fetching that.
+
+        Args:    key, version, at, timeout_s: as for `get`.
+        Returns: the version.
+        Raises:  as `get`, except ObjectLostError.
+        Cost:    as `get`, without the bytes.
+        Example:
+
+            table = hop.Table("finds")
+            put = table.put("a", np.arange(4))
+            assert table.find("a") == put
+        """
+        return self._run(self._find(key, version, at), "find", timeout_s)
+
+    async def find_async(
+        self,
+        key: str,
+        *,
+        version: int | None = None,
+        at: float | Snapshot | None = None,
+        timeout_s: float | None = None,
+    ) -> Version:
+        """Like `find`, but awaitable."""
+        return await self._run_async(self._find(key, version, at), "find", timeout_s)
+
+    def keys(self, prefix: str = "", *, timeout_s: float | None = None) -> list[str]:
+        """Return the keys that have a value now, sorted.
+
+        Args:    prefix: the keys begin with it.
+                 timeout_s: as for `get`.
+        Returns: the keys.
+        Raises:  GetTimeoutError; ControlError.
+        Cost:    one call to Ray's GCS, and O(keys of the table).
+        Example:
+
+            table = hop.Table("keys")
+            table.put("a/1", np.zeros(1))
+            assert table.keys("a/") == ["a/1"]
+        """
+        return self._run(self._read(lambda state: state.versions.keys(prefix)), "keys", timeout_s)
+
+    async def keys_async(self, prefix: str = "", *, timeout_s: float | None = None) -> list[str]:
+        """Like `keys`, but awaitable."""
+        steps = self._read(lambda state: state.versions.keys(prefix))
+        return await self._run_async(steps, "keys", timeout_s)
+
+    def snapshot(self, *, timeout_s: float | None = None) -> Snapshot:
+        """Return the present state of all keys: a cut, in which each put is whole or missing.
+
+        Args:    timeout_s: as for `get`.
+        Returns: the cut. Its reads fail with VersionDroppedError when the table has dropped what
+                 they need: a version that was superseded `keep_s` ago.
+        Raises:  GetTimeoutError; ControlError.
+        Cost:    one call to Ray's GCS; the reads cost none.
+        Example:
+
+            table = hop.Table("cuts")
+            table.put_all({"a": np.zeros(1), "b": np.zeros(1)})
+            with table.snapshot() as cut:
+                table.put_all({"a": np.ones(1), "b": np.ones(1)})
+                assert cut.get("a") == cut.get("b") == 0
+        """
+        return Snapshot(self, self._run(self._read(_time_s), "snapshot", timeout_s))
+
+    async def snapshot_async(self, *, timeout_s: float | None = None) -> Snapshot:
+        """Like `snapshot`, but awaitable."""
+        return Snapshot(self, await self._run_async(self._read(_time_s), "snapshot", timeout_s))
+
+    def watch(
+        self, prefix: str = "", *, since: int | None = None, on_gap: OnGap = "raise"
+    ) -> Watch:
+        """Watch keys: iterate over the new versions, each once and in order.
+
+        Args:    prefix: the keys begin with it.
+                 since: a version's number; the watch begins with the version after it. A watch
+                 that was interrupted goes on after the last version that it has handed on.
+                 on_gap: "raise" raises VersionDroppedError if versions have gone before they were
+                 read; "latest" goes on with the newest version of each key.
+        Returns: the watch, from now on unless `since` is given. It begins at once.
+        Raises:  InvalidArgumentError; HopliteError if Ray is not running here.
+        Cost:    while this process watches the table, a call to Ray's GCS every 5 to 50 ms,
+                 whatever the number of watches.
+        Example:
+
+            table = hop.Table("watches")
+            with table.watch("a/") as changes:
+                table.put("a/1", np.zeros(1))
+                change = next(changes)
+            assert change.key == "a/1"
+        """
+        return Watch(self._open().follower, prefix, since, on_gap)
+
+    def __repr__(self) -> str:
+        return f"hop.Table({self.name!r})"
+
+    def __reduce__(self) -> tuple[Callable[[], Table], tuple[()]]:
+        keep, keep_s = self._options.keep, self._options.keep_us / 1e6
+        return partial(Table, self.name, keep=keep, keep_s=keep_s, copies=self._copies), ()
+
+    # ---- the operations, each for a verb and its twin ----
+
+    def _put_all(self, values: Mapping[str, Any]) -> Steps[dict[str, Version]]:
+        here = self._open()
+        encoded: dict[str, Encoded] = yield Blocking(lambda deadline: _encode_all(values))
+        yield from self._know_options(here)
+        given = yield here.follower.numbers(len(encoded))
+        store = partial(here.values.store, given.writer, given.numbers, list(encoded.values()))
+        try:
+            nodes = yield Blocking(lambda deadline: store(self._copies, deadline))
+        except BaseException:
+            here.discard(given)
+            raise
+        entries = [
+            Entry(key, number, value.layout.size_bytes, nodes)
+            for (key, value), number in zip(encoded.items(), given.numbers, strict=True)
+        ]
+        try:
+            done = yield here.follower.put(
+                lambda replica, ticket: replica.handle_put(ticket, given.writer, entries)
+            )
+        except (GetTimeoutError, UnknownOutcomeError):
+            raise  # the put may take effect
+        except HopliteError:
+            here.discard(given)
+            raise
+        return dict(zip(encoded, self._versions(done), strict=True))
+
+    def _remove(self, key: str) -> Steps[Version]:
+        here = self._open()
+        entry = Entry(checked_key(key), 0)
+
+        def begin(replica: Replica, ticket: int) -> None:
+            replica.handle_put(ticket, replica.writer, [entry])
+
+        yield from self._know_options(here)
+        done = yield here.follower.put(begin)
+        (version,) = self._versions(done)
+        return version
+
+    def _get(self, key: str, version: int | None, at: float | Snapshot | None) -> Steps[Any]:
+        for tries_left in reversed(range(_LOST_TRIES)):
+            found = yield from self._find(key, version, at)
+            try:
+                return (yield Fetch(found))
+            except ObjectLostError:  # the version may have been dropped meanwhile
+                yield self._open().follower.read()
+                if not tries_left or (yield from self._find(key, version, at)) == found:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _find(self, key: str, version: int | None, at: float | Snapshot | None) -> Steps[Version]:
+        here = self._open()
+        checked_key(key)
+        if version is not None and at is not None:
+            raise InvalidArgumentError("a get takes a version or a time, not both")
+        if version is not None:
+            number = _checked_number(version)
+            if not here.follower.has_read(number >> INDEX_BITS):
+                yield here.follower.read()
+            self._check_options(here)
+            return here.follower.look_up(lambda state: state.versions.find(key, number))
+        if at is None:
+            return (yield from self._read(lambda state: state.versions.latest(key)))
+        at_us = _to_us(at.time_s if isinstance(at, Snapshot) else at, "at")
+        yield here.follower.read(at_us)
+        self._check_options(here)
+        return here.follower.look_up(lambda state: state.versions.at(key, at_us))
+
+    def _read(self, find: Callable[[State], T]) -> Steps[T]:
+        """Read the log to its end, and look something up in the state."""
+        here = self._open()
+        yield here.follower.read()
+        self._check_options(here)
+        return here.follower.look_up(find)
+
+    def _open(self) -> OpenTable:
+        return open_table(self.name, self._options)
+
+    def _know_options(self, here: OpenTable) -> Steps[None]:
+        if not here.follower.has_read(0):
+            yield here.follower.read()
+        self._check_options(here)
+
+    def _check_options(self, here: OpenTable) -> None:
+        """Refuse a table that another process has made with other options."""
+        agreed = here.follower.look_up(lambda state: state.options)
+        refuse_other(self.name, agreed, self._options)
+
+    def _versions(self, done: PutDone) -> list[Version]:
+        versions = [each for each in done.versions if each is not None]
+        if len(versions) < len(done.versions):
+            raise VersionDroppedError(
+                f"the put into table {self.name!r} took effect, but its version was dropped before "
+                "this process learned of it: the process stood still for long"
+            )
+        return versions
+
+    def _run(self, steps: Steps[T], verb: str, timeout_s: float | None) -> T:
+        values = self._open().values
+        return run(steps, values, f"{verb} of table {self.name!r}", timeout_s)
+
+    async def _run_async(self, steps: Steps[T], verb: str, timeout_s: float | None) -> T:
+        values = self._open().values
+        return await run_async(steps, values, f"{verb} of table {self.name!r}", timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A cut of a table: all of its reads have the same time, which never changes.
+
+    `with table.snapshot() as cut:` shows where the cut is used; leaving it does nothing. A snapshot
+    can be pickled and read in any process.
+    """
+
+    table: Table
+    time_s: float  # since 1970
+
+    def get(self, key: str, *, timeout_s: float | None = None) -> Any:
+        """Return the value that the key had, as `Table.get` with `at`.
+
+        Args:    key, timeout_s: as for `Table.get`.
+        Returns: the value.
+        Raises:  as `Table.get`.
+        Cost:    the bytes; nothing is asked of Ray.
+        Example:
+
+            table = hop.Table("snapshots")
+            table.put("a", np.zeros(1))
+            with table.snapshot() as cut:
+                assert cut.get("a") == 0
+        """
+        return self.table.get(key, at=self, timeout_s=timeout_s)
+
+    async def get_async(self, key: str, *, timeout_s: float | None = None) -> Any:
+        """Like `get`, but awaitable; cancelling it cancels the transfer."""
+        return await self.table.get_async(key, at=self, timeout_s=timeout_s)
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        pass
+
+
+def _encode_all(values: Mapping[str, Any]) -> dict[str, Encoded]:
+    if not 1 <= len(values) <= NUMBERS_AHEAD:
+        raise InvalidArgumentError(
+            f"a put takes 1 to {NUMBERS_AHEAD} keys at once, not {len(values)}: make several puts"
+        )
+    return {checked_key(key): encode_value(value) for key, value in values.items()}
+
+
+def _checked_number(version: Any) -> int:
+    if type(version) is not int or version < 0:
+        raise WrongTypeError(
+            f"version is {version!r:.80}; it takes a version's number, for example that of a put: "
+            "table.put(...).number"
+        )
+    return version
+
+
+def _to_us(seconds: Any, name: str) -> int:
+    """Return microseconds. Raises: WrongTypeError; InvalidArgumentError if they are negative."""
+    if not isinstance(seconds, Real) or isinstance(seconds, bool):
+        kind = type(seconds).__name__
+        raise WrongTypeError(f"{name} is a {kind}; it takes a number of seconds")
+    value = float(seconds)
+    if not 0 <= value < math.inf:  # not so for a NaN
+        raise InvalidArgumentError(f"{name} is {seconds}; it takes 0 or more seconds")
+    return round(value * 1e6)
+
+
+def _time_s(state: State) -> float:
+    return state.time_us / 1e6

@@ -1,0 +1,103 @@
+"""Processes that put into a table, read cuts of it and watch it, and that can be killed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import ray
+
+import hoplite_ray as hop
+
+SMALL = 1_000  # float32 elements, which travel in control messages
+
+
+@ray.remote(num_cpus=0)
+class Writer:
+    """Puts pairs of equal arrays under "x" and "y" until it is stopped or killed."""
+
+    def __init__(self, table: hop.Table, elements: int) -> None:
+        self.table = table
+        self.elements = elements
+        self.puts = 0
+        self.error: BaseException | None = None
+        self.is_over = False
+        self.thread = threading.Thread(target=self._run)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def count(self) -> int:
+        if self.error is not None:
+            raise self.error
+        return self.puts
+
+    def stop(self) -> int:
+        self.is_over = True
+        self.thread.join()
+        return self.count()
+
+    def _run(self) -> None:
+        try:
+            while not self.is_over:
+                value = np.full(self.elements, self.puts + os.getpid(), np.float32)
+                self.table.put_all({"x": value, "y": value}, timeout_s=60)
+                self.puts += 1
+        except BaseException as error:
+            self.error = error
+
+
+@ray.remote(num_cpus=0)
+class Reader:
+    """Reads both keys of a cut, again and again."""
+
+    def __init__(self, table: hop.Table) -> None:
+        self.table = table
+        self.cuts: list[tuple[float, float]] = []
+
+    def read_pairs(self, count: int) -> list[tuple[float, float]]:
+        """Read `count` cuts; return (time, value) of some that can still be read."""
+        for _ in range(count):
+            with self.table.snapshot(timeout_s=60) as cut:
+                x, y = cut.get("x", timeout_s=60), cut.get("y", timeout_s=60)
+            assert x[0] == y[0] and (x == x[0]).all() and (y == y[0]).all(), (x[0], y[0])
+            self.cuts.append((cut.time_s, float(x[0])))
+        return self.cuts[-5:]
+
+    def read_at(self, time_s: float) -> float:
+        return float(self.table.get("x", at=time_s, timeout_s=60)[0])
+
+    def read(self, key: str, **which: Any) -> Any:
+        return self.table.get(key, timeout_s=60, **which)
+
+    async def read_async(self, key: str, **which: Any) -> Any:
+        return await self.table.get_async(key, timeout_s=60, **which)
+
+
+@ray.remote(num_cpus=0)
+class Watcher:
+    """Watches a prefix, and goes on after the last version that it has heard of."""
+
+    def __init__(self, table: hop.Table, prefix: str) -> None:
+        self.table = table
+        self.prefix = prefix
+        self.heard: list[tuple[str, int]] = []
+        self.watch = table.watch(prefix)
+
+    def hear(self, count: int) -> list[tuple[str, int]]:
+        """Return the keys and numbers of the next versions."""
+        found = []
+        for _ in range(count):
+            change = self.watch.next(timeout_s=60)
+            assert change is not None
+            found.append((change.key, change.version.number))
+        return found
+
+    def resume(self, since: int) -> None:
+        self.watch.close()
+        self.watch = self.table.watch(self.prefix, since=since)

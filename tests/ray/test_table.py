@@ -1,0 +1,217 @@
+"""hop.Table in a cluster: puts, cuts and watches of many processes, and deaths of most of them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import hoplite_ray as hop
+from hoplite_ray.plugin.node.start import NodePlace, node_number
+from hoplite_ray.plugin.seams import table as seams_table
+from hoplite_ray.plugin.tables.table import Snapshot
+from hoplite_ray.plugin.tables.watching import Watch
+from hoplite_ray.tables.log import log_prefix, state_prefix, value_ids
+from tests.ray.raycluster import LARGE, RayCluster, eventually, is_gone
+from tests.ray.table_actors import SMALL, Reader, Watcher, Writer
+
+CUTS = int(os.environ.get("HOPLITE_TABLE_CUTS", "150"))  # of each reader, in each round of kills
+KILLS = 3
+
+_EXAMPLE = re.compile(r"^Example:\n\n((?:(?: {4}.*)?(?:\n|\Z))+)", re.M)
+HEADINGS = ("Args", "Returns", "Raises", "Cost", "Example")
+VERBS = ("put", "put_all", "remove", "get", "find", "keys", "snapshot", "watch")
+
+
+def ones(value: float, elements: int = SMALL) -> Any:
+    return np.full(elements, value, np.float32)
+
+
+def test_each_process_reads_what_another_has_put(cluster: RayCluster) -> None:
+    table = hop.Table("shared")
+    reader = Reader.options(**cluster.on(1)).remote(table)
+    first = table.put("a", ones(1, LARGE))
+    assert ray.get(reader.read.remote("a"))[0] == 1
+    second = table.put("a", ones(2))
+    assert ray.get(reader.read.remote("a"))[0] == 2
+    assert ray.get(reader.read.remote("a", version=first.number))[0] == 1
+    assert ray.get(reader.read_async.remote("a", at=first.time_s))[0] == 1
+    assert ray.get(reader.read_async.remote("a", at=second.time_s))[0] == 2
+    assert ray.get(reader.read.remote("a", at=time.time()))[0] == 2
+
+
+def test_each_value_has_two_copies_before_it_can_be_read(cluster: RayCluster) -> None:
+    table = hop.Table("copies")
+    version = table.put("a", ones(1, LARGE))
+    here = ray.get_runtime_context().get_node_id()
+    assert version.nodes[0] == node_number(here)
+    others = {node_number(each["NodeID"]) for each in ray.nodes()} - {version.nodes[0]}
+    assert len(version.nodes) == 2 and version.nodes[1] in others
+    assert len(hop.Table("copies", copies=1).put("b", ones(1)).nodes) == 1
+    assert len(hop.Table("copies", copies=3).put("c", ones(1)).nodes) == 3
+
+
+def test_missing_and_dropped_versions_are_told_apart(cluster: RayCluster) -> None:
+    table = hop.Table("errors", keep=1, keep_s=0)
+    with pytest.raises(hop.VersionMissingError, match="the table has no key 'a'"):
+        table.get("a")
+    first = table.put("a", ones(1))
+    table.put("a", ones(2))
+    with pytest.raises(hop.VersionDroppedError, match="is kept no longer"):
+        table.get("a", version=first.number)
+    assert table.remove("a").is_removal
+    with pytest.raises(KeyError):
+        table.get("a")
+    with pytest.raises(hop.InvalidArgumentError, match=r"at is .* in the future"):
+        table.get("a", at=time.time() + 60)
+    with pytest.raises(hop.InvalidArgumentError, match=r"keeps 1 versions .* take another name"):
+        hop.Table("errors", keep=2)
+
+
+def test_a_table_of_another_process_with_other_options_is_refused(cluster: RayCluster) -> None:
+    hop.Table("agreed").put("a", ones(1))
+
+    @ray.remote(num_cpus=0)
+    def open_other() -> str:
+        try:
+            hop.Table("agreed", keep=7).get("a")
+        except hop.InvalidArgumentError as error:
+            return str(error)
+        return ""
+
+    assert "keeps 2 versions" in ray.get(open_other.remote())
+
+
+def test_the_twins_do_the_same(cluster: RayCluster) -> None:
+    table = hop.Table("twins")
+
+    async def use() -> None:
+        first = await table.put_async("a", ones(1, LARGE))
+        await table.put_all_async({"a": ones(2), "b": ones(2)})
+        with await table.snapshot_async() as cut:
+            await table.remove_async("b")
+            assert (await cut.get_async("b"))[0] == 2
+        assert (await table.get_async("a", version=first.number))[0] == 1
+        assert await table.keys_async() == ["a"]
+        assert (await table.find_async("a")).size_bytes == 4 * SMALL
+
+    asyncio.run(use())
+
+
+def test_a_superseded_value_leaves_nothing_behind(cluster: RayCluster) -> None:
+    table = hop.Table("swept", keep=1, keep_s=0)
+    versions = [table.put("a", ones(value, LARGE)) for value in range(3)]
+    for version in versions[:2]:
+        for object_id in value_ids("swept", version.writer, version.value, 2):
+            assert eventually(lambda each=object_id: is_gone(each))
+    assert table.get("a")[0] == 2
+
+
+def test_the_log_stays_short(cluster: RayCluster) -> None:
+    table = hop.Table("short")
+    for _ in range(700):
+        table.remove("a")
+    values = seams_table.KeyValues(ray.get_runtime_context().gcs_address)
+    assert eventually(lambda: len(values.keys(log_prefix("short"))) < 600)
+    assert len(values.keys(state_prefix("short"))) <= 2
+
+
+def test_cuts_stay_whole_while_writers_are_killed(cluster: RayCluster) -> None:
+    table = hop.Table("killed")
+    table.put_all({"x": ones(0), "y": ones(0)})
+
+    def start_writer(node: int, elements: int) -> Any:
+        writer = Writer.options(**cluster.on(node)).remote(table, elements)
+        ray.get(writer.start.remote())
+        return writer
+
+    writers = [start_writer(node, elements) for node, elements in ((0, SMALL), (1, LARGE))]
+    readers = [Reader.options(**cluster.on(node)).remote(table) for node in (0, 2)]
+    cuts: list[tuple[float, float]] = []
+    for kill in range(KILLS):
+        reads = [reader.read_pairs.remote(CUTS) for reader in readers]
+        victim = kill % len(writers)
+        os.kill(ray.get(writers[victim].pid.remote()), signal.SIGKILL)
+        writers[victim] = start_writer(kill % 3, SMALL)
+        for reader, found in zip(reversed(readers), ray.get(reads), strict=True):
+            cuts += found
+            for time_s, value in found:  # the other reader sees the same at that time
+                assert ray.get(reader.read_at.remote(time_s)) == value
+    counts = ray.get([writer.stop.remote() for writer in writers])
+    assert min(counts) > 0
+    assert len(cuts) == 5 * len(readers) * KILLS
+
+
+def test_a_value_outlives_the_node_process_that_has_its_first_copy(cluster: RayCluster) -> None:
+    table = hop.Table("outlived")
+
+    @ray.remote(num_cpus=0)
+    def put_there() -> tuple[Any, str]:
+        version = table.put("a", ones(7, LARGE))
+        return version, str(NodePlace.of_this_process().directory)
+
+    version, directory = ray.get(put_there.options(**cluster.on(1)).remote())
+    os.kill(json.loads(Path(directory, "node.json").read_text())["pid"], signal.SIGKILL)
+    reader = Reader.options(**cluster.on(2)).remote(table)
+    assert ray.get(reader.read.remote("a"))[0] == 7
+    lost = value_ids("outlived", version.writer, version.value, 2)[0]
+    # The reader has the lost copy put on another node.
+    assert eventually(lambda: not is_gone(lost), within_s=60)
+
+
+def test_watchers_hear_all_of_it_while_the_writer_is_killed(cluster: RayCluster) -> None:
+    table = hop.Table("heard")
+    watchers = [Watcher.options(**cluster.on(node)).remote(table, "x") for node in (0, 1)]
+    ray.get([watcher.resume.remote(0) for watcher in watchers])
+    writer = Writer.options(**cluster.on(1)).remote(table, SMALL)
+    ray.get(writer.start.remote())
+    heard = ray.get([watcher.hear.remote(20) for watcher in watchers])
+    ray.get(watchers[0].resume.remote(heard[0][-1][1]))
+    os.kill(ray.get(writer.pid.remote()), signal.SIGKILL)
+    end = table.put("x/end", ones(1)).number
+    while heard[0][-1][1] < end:
+        heard[0] += ray.get(watchers[0].hear.remote(1))
+    while heard[1][-1][1] < end:
+        heard[1] += ray.get(watchers[1].hear.remote(1))
+    assert heard[0] == heard[1]
+    numbers = [number for _, number in heard[0]]
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_docstring_of_a_verb_is_complete_and_runs(cluster: RayCluster, verb: str) -> None:
+    function = getattr(hop.Table, verb)
+    text = inspect.getdoc(function) or ""
+    places = [text.find(f"\n{heading}:") for heading in HEADINGS]
+    assert -1 not in places and places == sorted(places)
+    for name in list(inspect.signature(function).parameters)[1:]:
+        assert re.search(rf"\b{name}\b.*?:", text[places[0] : places[1]]), name
+    run_example(function)
+    twin = getattr(hop.Table, f"{verb}_async", None)
+    if verb != "watch":
+        assert (inspect.getdoc(twin) or "").startswith(f"Like `{verb}`, but awaitable")
+
+
+@pytest.mark.parametrize(
+    "described", [hop.Table, Snapshot.get, Watch, Watch.next, Watch.close], ids=str
+)
+def test_an_example_runs(cluster: RayCluster, described: Any) -> None:
+    run_example(described)
+
+
+def run_example(described: Any) -> None:
+    found = _EXAMPLE.search(inspect.getdoc(described) or "")
+    assert found is not None
+    names = {"__name__": "example", "hop": hop, "np": np, "ray": ray, "time": time}
+    exec(compile(dedent(found[1]), "<example>", "exec"), names)
