@@ -35,6 +35,7 @@ REDUCE = "".join(REDUCES)
 DIRECT = "docs/how-to/use-from-ray-direct-transport.md"
 COLLECTIVE = "docs/how-to/use-from-ray-collective.md"
 WEIGHTS = "docs/how-to/sync-weights-to-rollout-workers.md"
+TABLE = program_of("docs/how-to/keep-versions-in-a-table.md")
 ASYNC = program_of("docs/how-to/write-async-code.md")
 _EXPECTED = re.compile(r"^Expected output:\n\n```text\n(.*?)^```", re.S | re.M)
 
@@ -79,6 +80,7 @@ def address() -> Iterator[str]:
         (WORLD, said_to_print(WORLD)),
         (program_of(WEIGHTS), expected_output(WEIGHTS)),
         (ASYNC, said_to_print(ASYNC)),
+        (TABLE, said_to_print(TABLE)),
     ],
     ids=[
         "with Ray",
@@ -90,6 +92,7 @@ def address() -> Iterator[str]:
         "a world's actors",
         "weights",
         "async",
+        "table",
     ],
 )
 def test_program_of_a_page_runs(program: str, printed: str, address: str, tmp_path: Path) -> None:
