@@ -10,6 +10,7 @@ import numpy as np
 import ray
 
 import hoplite_ray as hop
+from hoplite_ray.plugin.node.start import NodePlace
 
 SMALL = 1_000  # float32 elements, which travel in control messages
 
@@ -28,6 +29,10 @@ class Writer:
 
     def pid(self) -> int:
         return os.getpid()
+
+    def directory(self) -> str:
+        """That of the node here."""
+        return str(NodePlace.of_this_process().directory)
 
     def start(self) -> None:
         self.thread.start()
@@ -59,6 +64,9 @@ class Reader:
     def __init__(self, table: hop.Table) -> None:
         self.table = table
         self.cuts: list[tuple[float, float]] = []
+
+    def pid(self) -> int:
+        return os.getpid()
 
     def read_pairs(self, count: int) -> list[tuple[float, float]]:
         """Read `count` cuts; return (time, value) of some that can still be read."""

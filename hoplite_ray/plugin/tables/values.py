@@ -9,13 +9,20 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from hoplite_ray.errors import GetTimeoutError, HopliteError, NodeLostError, ObjectLostError
+from hoplite_ray.errors import (
+    DuplicateObjectError,
+    GetTimeoutError,
+    HopliteError,
+    NodeLostError,
+    ObjectLostError,
+)
 from hoplite_ray.plugin.handle.fetching import in_thread, retry
 from hoplite_ray.plugin.node.start import NodePlace, node_name, node_number
 from hoplite_ray.plugin.process.attachment import TRIES, Attachment, attachment
@@ -51,16 +58,35 @@ class Values:
     ) -> tuple[int, ...]:
         """Store each value under its number, and return the nodes of the copies.
 
-        With fewer than `copies` Ray nodes there is a copy on each.
+        With fewer than `copies` Ray nodes there is a copy on each. It begins again if the node of
+        this process dies meanwhile.
         Raises: StoreFullError and others of a put; HopliteError if no other node takes a copy.
         """
         here = attachment(deadline)
+        for tries_left in reversed(range(TRIES)):
+            try:
+                return self._store_once(here, writer, numbers, values, copies, deadline)
+            except (ObjectLostError, NodeLostError):
+                if not tries_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _store_once(
+        self,
+        here: Attachment,
+        writer: str,
+        numbers: Sequence[int],
+        values: Sequence[Encoded],
+        copies: int,
+        deadline: float | None,
+    ) -> tuple[int, ...]:
         own = here.place.ray_node_id
         others = self._rank_nodes([each for each in self._ray_nodes(here) if each != own], writer)
         wanted = min(copies - 1, len(others))
         ids = [value_ids(self._table, writer, number, 1 + wanted) for number in numbers]
         for names, value in zip(ids, values, strict=True):
-            here.put(names[0], value, incarnation=1, timeout_s=left_s(deadline))
+            with suppress(DuplicateObjectError):  # an earlier try has put it
+                here.put(names[0], value, incarnation=1, timeout_s=left_s(deadline))
         nodes = [node_number(own)]
         for copy in range(1, 1 + wanted):
             pairs = [(names[0], names[copy]) for names in ids]
@@ -144,7 +170,7 @@ class Values:
             node = others.pop(0)
             try:
                 return self._keep_on(here, node, pairs, deadline)
-            except GetTimeoutError:
+            except (GetTimeoutError, ObjectLostError):  # the latter: the first copies have gone
                 raise
             except (HopliteError, ray.exceptions.RayError) as error:
                 self._nodes = (0.0, [])  # it may have left
