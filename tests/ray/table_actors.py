@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -89,23 +90,31 @@ class Reader:
 
 @ray.remote(num_cpus=0)
 class Watcher:
-    """Watches a prefix, and goes on after the last version that it has heard of."""
+    """Watches a prefix after a version, until it is killed."""
 
     def __init__(self, table: hop.Table, prefix: str) -> None:
         self.table = table
         self.prefix = prefix
-        self.heard: list[tuple[str, int]] = []
-        self.watch = table.watch(prefix)
+        self.heard: deque[tuple[str, int]] = deque()
+        self.error: BaseException | None = None
 
-    def hear(self, count: int) -> list[tuple[str, int]]:
-        """Return the keys and numbers of the next versions."""
-        found = []
-        for _ in range(count):
-            change = self.watch.next(timeout_s=60)
-            assert change is not None
-            found.append((change.key, change.version.number))
-        return found
+    def pid(self) -> int:
+        return os.getpid()
 
-    def resume(self, since: int) -> None:
-        self.watch.close()
+    def begin(self, since: int) -> None:
+        """Watch what comes after the version `since`."""
         self.watch = self.table.watch(self.prefix, since=since)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def take(self) -> list[tuple[str, int]]:
+        """Return the keys and numbers of what it has heard of, each once."""
+        if self.error is not None:
+            raise self.error
+        return [self.heard.popleft() for _ in range(len(self.heard))]
+
+    def _run(self) -> None:
+        try:
+            for change in self.watch:
+                self.heard.append((change.key, change.version.number))
+        except BaseException as error:
+            self.error = error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import json
 import os
 import re
@@ -21,7 +22,7 @@ import hoplite_ray as hop
 from hoplite_ray.plugin.node.start import NodePlace, node_number
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.seams import table as seams_table
-from hoplite_ray.plugin.tables.table import Snapshot
+from hoplite_ray.plugin.tables.snapshot import Snapshot
 from hoplite_ray.plugin.tables.watching import Watch
 from hoplite_ray.tables.log import log_prefix, state_prefix, value_ids
 from tests.ray.raycluster import LARGE, RayCluster, eventually, is_gone
@@ -129,13 +130,18 @@ def test_the_log_stays_short(cluster: RayCluster) -> None:
 
 
 class Crew:
-    """Writers and readers of one table, and verbs that kill each kind of process."""
+    """Writers, readers and watchers of one table, and verbs that kill each kind of process."""
 
     def __init__(self, cluster: RayCluster, table: hop.Table) -> None:
         self.cluster = cluster
         self.table = table
         self.writers = [self.start_writer(0, SMALL), self.start_writer(1, LARGE)]
         self.readers = [self.start_reader(0), self.start_reader(2)]
+        self.watchers = [self.start_watcher(0), self.start_watcher(2)]
+        self.spare = self.start_watcher(2)
+        self.heard: tuple[list[Any], list[Any]] = ([], [])
+        self.extra_nodes = itertools.count(10)
+        ray.get([watcher.begin.remote(0) for watcher in self.watchers])
 
     def start_writer(self, node: int, elements: int) -> Any:
         writer = Writer.options(**self.cluster.on(node)).remote(self.table, elements)
@@ -145,13 +151,32 @@ class Crew:
     def start_reader(self, node: int) -> Any:
         return Reader.options(**self.cluster.on(node)).remote(self.table)
 
+    def start_watcher(self, node: int) -> Any:
+        return Watcher.options(**self.cluster.on(node)).remote(self.table, "")
+
+    def hear(self) -> None:
+        """Take what the watchers have heard of since the last call."""
+        for heard, watcher in zip(self.heard, self.watchers, strict=True):
+            heard += ray.get(watcher.take.remote())
+
+    def has_heard(self, number: int) -> bool:
+        self.hear()
+        return all(heard and heard[-1][1] >= number for heard in self.heard)
+
     def kill_writer(self) -> None:
-        os.kill(ray.get(self.writers[0].pid.remote()), signal.SIGKILL)
+        kill_actor(self.writers[0])
         self.writers[0] = self.start_writer(0, SMALL)
 
     def kill_reader(self) -> None:
-        os.kill(ray.get(self.readers[1].pid.remote()), signal.SIGKILL)
+        kill_actor(self.readers[1])
         self.readers[1] = self.start_reader(2)
+
+    def kill_watcher(self) -> None:
+        """Another one goes on after the last version that this one has handed on."""
+        assert eventually(lambda: self.has_heard(0))
+        kill_actor(self.watchers[1])
+        self.watchers[1], self.spare = self.spare, self.start_watcher(2)
+        ray.get(self.watchers[1].begin.remote(self.heard[1][-1][1]))
 
     def kill_steward(self) -> None:
         steward = attachment().steward
@@ -162,27 +187,57 @@ class Crew:
         directory = ray.get(self.writers[1].directory.remote())
         os.kill(json.loads(Path(directory, "node.json").read_text())["pid"], signal.SIGKILL)
 
+    def kill_ray_node(self) -> None:
+        """It has a writer, a steward and a node process of its own."""
+        number = next(self.extra_nodes)
+        node = self.cluster.add_node(f"n{number}")
+        writer = self.start_writer(number, SMALL)
+        assert eventually(lambda: ray.get(writer.count.remote()) > 0, within_s=60)
+        self.cluster.crash_node(node)
 
-def test_cuts_stay_whole_while_all_kinds_of_processes_are_killed(cluster: RayCluster) -> None:
-    table = hop.Table("killed")
+
+def kill_actor(actor: Any) -> None:
+    os.kill(ray.get(actor.pid.remote()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("writer", "steward", "node", "watcher", "reader"),
+        pytest.param(("ray_node",), marks=pytest.mark.slow),  # a Ray node starts in 10 s
+    ],
+    ids="-".join,
+)
+def test_cuts_stay_whole_while_all_kinds_of_processes_are_killed(
+    cluster: RayCluster, kinds: tuple[str, ...], record_property: Any
+) -> None:
+    table = hop.Table(f"killed-{len(kinds)}")
     table.put_all({"x": ones(0), "y": ones(0)})
     crew = Crew(cluster, table)
     reads = 0
-    for kill in KILLS * (crew.kill_writer, crew.kill_steward, crew.kill_node, crew.kill_reader):
+    for kind in KILLS * kinds:
         asked = [reader.read_pairs.remote(CUTS) for reader in crew.readers]
-        kill()
+        getattr(crew, f"kill_{kind}")()
         for found in asked:
             try:
                 cuts = ray.get(found)
             except ray.exceptions.ActorDiedError:
-                assert kill == crew.kill_reader
+                assert kind == "reader"
                 continue
             reads += CUTS
             for time_s, value in cuts:  # another process sees the same at that time
                 assert ray.get(crew.readers[0].read_at.remote(time_s)) == value
+        crew.hear()
     counts = ray.get([writer.stop.remote() for writer in crew.writers])
     assert min(counts) > 0
-    assert reads >= 7 * KILLS * CUTS
+    assert reads == CUTS * KILLS * (2 * len(kinds) - kinds.count("reader"))
+    end = table.put("end", ones(1)).number
+    assert eventually(lambda: crew.has_heard(end), within_s=60)
+    numbers = [number for _, number in crew.heard[0]]
+    assert numbers == sorted(set(numbers))
+    assert crew.heard[0] == crew.heard[1]
+    for name, value in (("cuts", reads), ("puts", sum(counts)), ("heard", len(numbers))):
+        record_property(name, value)
 
 
 def test_a_value_outlives_the_node_process_that_has_its_first_copy(cluster: RayCluster) -> None:
@@ -200,25 +255,6 @@ def test_a_value_outlives_the_node_process_that_has_its_first_copy(cluster: RayC
     lost = value_ids("outlived", version.writer, version.value, 2)[0]
     # The reader has the lost copy put on another node.
     assert eventually(lambda: not is_gone(lost), within_s=60)
-
-
-def test_watchers_hear_all_of_it_while_the_writer_is_killed(cluster: RayCluster) -> None:
-    table = hop.Table("heard")
-    watchers = [Watcher.options(**cluster.on(node)).remote(table, "x") for node in (0, 1)]
-    ray.get([watcher.resume.remote(0) for watcher in watchers])
-    writer = Writer.options(**cluster.on(1)).remote(table, SMALL)
-    ray.get(writer.start.remote())
-    heard = ray.get([watcher.hear.remote(20) for watcher in watchers])
-    ray.get(watchers[0].resume.remote(heard[0][-1][1]))
-    os.kill(ray.get(writer.pid.remote()), signal.SIGKILL)
-    end = table.put("x/end", ones(1)).number
-    while heard[0][-1][1] < end:
-        heard[0] += ray.get(watchers[0].hear.remote(1))
-    while heard[1][-1][1] < end:
-        heard[1] += ray.get(watchers[1].hear.remote(1))
-    assert heard[0] == heard[1]
-    numbers = [number for _, number in heard[0]]
-    assert numbers == sorted(set(numbers))
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -21,10 +21,13 @@ from hoplite_ray.errors import (
 )
 from hoplite_ray.plugin.tables import watching
 from hoplite_ray.plugin.tables.follower import Follower, UnknownOutcomeError
+from hoplite_ray.plugin.tables.followers import OpenTable
 from hoplite_ray.plugin.tables.janitor import Janitor
+from hoplite_ray.plugin.tables.operations import ask, store_values
 from hoplite_ray.plugin.tables.steps import Blocking, Steps, run, run_async
 from hoplite_ray.plugin.tables.watching import Watch
-from hoplite_ray.tables.log import Entry, Garbage, Options
+from hoplite_ray.tables.calls import PutDone
+from hoplite_ray.tables.log import NUMBERS_AHEAD, Entry, Garbage, Options
 from hoplite_ray.tables.replica import Replica
 from hoplite_ray.tables.versions import Version
 
@@ -353,3 +356,111 @@ def test_a_verb_and_its_twin_go_through_the_same_steps(is_async: bool) -> None:
         end = run(steps(log), values, "put of table 't'", 0.01)
     assert end == "end"
     assert log == ["late", "future", "work", "error"]
+
+
+# ---- callers that leave ----
+
+
+class Contents:
+    """The values of a table: their storing waits for `may_end`."""
+
+    def __init__(self) -> None:
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+        self.log: list[str] = []
+
+    def store(self, writer: str, numbers: Any, *rest: Any) -> tuple[int, ...]:
+        self.has_begun.set()
+        assert self.may_end.wait(SOON_S)
+        self.log.append("stored")
+        return (1,)
+
+    def delete(self, garbage: Garbage) -> None:
+        self.log.append(f"deleted {garbage.numbers}")
+
+
+def open_with(contents: Contents, follower: Follower) -> OpenTable:
+    values: Any = contents
+    return OpenTable(OPTIONS, follower, values)
+
+
+def settle(follower: Follower) -> None:
+    """Wait until the janitor has done all that it has now."""
+    done: Future[None] = Future()
+    follower.janitor.do(partial(done.set_result, None))
+    done.result(SOON_S)
+
+
+def test_numbers_come_back_if_their_caller_has_left(cluster: Cluster) -> None:
+    follower = cluster.follower()
+    here, contents = open_with(Contents(), follower), Contents()
+    first = follower.numbers(NUMBERS_AHEAD).result(SOON_S)
+    steps = ask(follower.numbers(NUMBERS_AHEAD), here.forget_numbers)
+    with pytest.raises(GetTimeoutError):
+        run(steps, contents, "put of table 't'", 0.01)  # type: ignore[arg-type]
+    here.forget_numbers(first)
+    third = follower.numbers(NUMBERS_AHEAD).result(SOON_S)
+    assert third.numbers[0] == 1 + 2 * NUMBERS_AHEAD
+
+
+def test_values_that_are_stored_after_their_caller_has_left_are_deleted(cluster: Cluster) -> None:
+    follower, contents = cluster.follower(), Contents()
+    here = open_with(contents, follower)
+    given = follower.numbers(1).result(SOON_S)
+
+    async def leave() -> None:
+        steps = store_values(here, given, [], 1)
+        task = asyncio.ensure_future(run_async(steps, here.values, "put of table 't'", None))
+        await asyncio.to_thread(contents.has_begun.wait, SOON_S)
+        task.cancel()
+        await asyncio.wait([task])
+        settle(follower)
+        assert contents.log == []
+        contents.may_end.set()
+
+    asyncio.run(leave())  # ends when the thread has ended
+    settle(follower)
+    assert contents.log == ["stored", "deleted (1,)"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_closed", "log"),
+    [
+        (None, False, []),
+        (UnknownOutcomeError("the put may be in the log"), False, []),
+        (ControlError("it was refused"), False, ["deleted (1,)"]),
+        (ControlError("it was refused"), True, []),
+    ],
+)
+def test_only_values_of_a_put_that_is_in_no_log_are_deleted(
+    cluster: Cluster, error: Exception | None, is_closed: bool, log: list[str]
+) -> None:
+    follower, contents = cluster.follower(), Contents()
+    given = follower.numbers(1).result(SOON_S)
+    put_done: Future[PutDone] = Future()
+    put_done.add_done_callback(partial(open_with(contents, follower).discard_refused, given))
+    if is_closed:
+        follower.close(HopliteError("the session has ended"))
+    else:
+        follower.janitor.do(lambda: None)
+    if error is None:
+        put_done.set_result(PutDone(1, ()))
+    else:
+        put_done.set_exception(error)
+    if not is_closed:
+        settle(follower)
+    assert contents.log == log
+
+
+def test_a_fault_of_the_thread_reaches_every_caller(cluster: Cluster) -> None:
+    follower = cluster.follower()
+    put(follower, "a")
+    with Watch(follower, "", None, "raise") as watch:
+        watch._ready.result(SOON_S)
+        cluster.memory.read_all = lambda keys: [b"" for _ in range(1 // 0)]  # type: ignore[method-assign]
+        for wait in (
+            lambda: follower.read().result(SOON_S),
+            lambda: follower.numbers(1).result(SOON_S),
+            lambda: watch.next(timeout_s=SOON_S),
+        ):
+            with pytest.raises(HopliteError, match="use the table in a new process"):
+                wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +31,8 @@ from hoplite_ray.tables.replica import Replica
 from hoplite_ray.tables.state import Change, State
 
 T = TypeVar("T")
+
+_logger = logging.getLogger("hoplite_ray.tables")
 
 # Between two looks for records while there are watchers: doubles while none come.
 _POLL_S = 0.005
@@ -130,6 +133,12 @@ class Follower:
             state = self._replica.state
             return state is not None and state.slot >= slot
 
+    def has_time(self, at_us: int) -> bool:
+        """Return True if no later record can change what the state says of that time."""
+        with self.lock:
+            state = self._replica.state
+            return state is not None and 0 < at_us <= state.time_us
+
     def subscribe(self, subscriber: Subscriber) -> Future[None]:
         """Offer records to `subscriber`, after its `begin`; the future ends with that."""
         with self.lock:
@@ -169,6 +178,12 @@ class Follower:
                 return found
             replica.handle_answer(perform(call, self.table, values), _now_us())
 
+    @property
+    def is_closed(self) -> bool:
+        """True if it has ended; the outcome of puts that were under way is unknown then."""
+        with self.lock:
+            return self._closed is not None
+
     def close(self, error: HopliteError) -> None:
         """End the thread; every operation fails with `error`."""
         with self.lock:
@@ -192,6 +207,17 @@ class Follower:
         return future
 
     def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:
+            _logger.exception("table %s: this process can use it no longer", self.table)
+            self.close(fault_error(self.table, error))
+            with self.lock:
+                assert self._closed is not None
+                self._fail_all(self._closed)
+            self._end_futures()
+
+    def _follow(self) -> None:
         values = self._values()
         retry_s = _RETRY_S
         while (call := self._next_call()) is not None:
@@ -312,6 +338,13 @@ class Follower:
             ended, self._ended = self._ended, []
         for end in ended:
             end()
+
+
+def fault_error(table: str, fault: Exception) -> HopliteError:
+    return HopliteError(
+        f"the thread of table {table!r} has ended by a fault ({fault!r}): report it with this "
+        "process's log, and use the table in a new process"
+    )
 
 
 def over_error(table: str) -> HopliteError:

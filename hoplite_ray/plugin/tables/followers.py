@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import secrets
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,10 +15,10 @@ from hoplite_ray.errors import HopliteError, InvalidArgumentError
 from hoplite_ray.plugin.process.attachment import need_ray
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table as seams_table
-from hoplite_ray.plugin.tables.follower import Follower, over_error
+from hoplite_ray.plugin.tables.follower import Follower, UnknownOutcomeError, over_error
 from hoplite_ray.plugin.tables.janitor import Janitor
 from hoplite_ray.plugin.tables.values import Values
-from hoplite_ray.tables.calls import NumbersGiven
+from hoplite_ray.tables.calls import NumbersGiven, PutDone
 from hoplite_ray.tables.log import COPIES_MAX, Garbage, Options
 
 _CALL_S = 10.0  # of a call to Ray's GCS, beyond which its outcome is unknown
@@ -31,12 +32,28 @@ class OpenTable:
     follower: Follower
     values: Values
 
+    def forget_numbers(self, given: NumbersGiven) -> None:
+        """Take numbers back under which no value was stored."""
+        self.follower.release(given.writer, given.numbers)
+
+    def discard_refused(self, given: NumbersGiven, put: Future[PutDone]) -> None:
+        """Discard the values of a put that has ended, if it has not taken effect and never will."""
+        error = put.exception()
+        if error is not None and not isinstance(error, UnknownOutcomeError):
+            self.discard(given)
+
     def discard(self, given: NumbersGiven) -> None:
-        """Delete values that will have no version, and then forget their numbers."""
+        """Delete values that will have no version, and then forget their numbers.
+
+        After `Follower.close` the log may have them. So they stay then, until another process
+        deletes what has no version, because the table has forgotten this writer.
+        """
+        if self.follower.is_closed:
+            return
 
         def delete() -> None:
             self.values.delete(Garbage(given.writer, given.numbers, COPIES_MAX))
-            self.follower.release(given.writer, given.numbers)
+            self.forget_numbers(given)
 
         self.follower.janitor.do(delete)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -102,6 +102,19 @@ async def run_async(steps: Steps[T], values: Values, what: str, timeout_s: float
                 step = steps.send(result)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+
+
+def fill(future: Future[T], work: Callable[[], T]) -> T:
+    """Do `work`, and end `future` as the work ends. Raises: CancelledError if it was cancelled."""
+    if not future.set_running_or_notify_cancel():
+        raise CancelledError
+    try:
+        result = work()
+    except BaseException as error:
+        future.set_exception(error)
+        raise
+    future.set_result(result)
+    return result
 
 
 def late_error(what: str, timeout_s: float | None) -> GetTimeoutError:

@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from numbers import Real
-from typing import Any, TypeVar
+from typing import Any
 
-from hoplite_ray.errors import (
-    GetTimeoutError,
-    HopliteError,
-    InvalidArgumentError,
-    ObjectLostError,
-    VersionDroppedError,
-    WrongTypeError,
-)
-from hoplite_ray.plugin.surface.api import encode_value
-from hoplite_ray.plugin.tables.follower import UnknownOutcomeError
-from hoplite_ray.plugin.tables.followers import OpenTable, open_table, refuse_other
-from hoplite_ray.plugin.tables.steps import Blocking, Fetch, Steps, run, run_async
+from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.plugin.tables.operations import Operations, checked_number, checked_prefix, to_us
+from hoplite_ray.plugin.tables.snapshot import Snapshot
 from hoplite_ray.plugin.tables.watching import OnGap, Watch
-from hoplite_ray.tables.calls import PutDone
-from hoplite_ray.tables.log import (
-    COPIES_MAX,
-    NUMBERS_AHEAD,
-    Entry,
-    Options,
-    checked_key,
-    checked_name,
-)
-from hoplite_ray.tables.replica import Replica
+from hoplite_ray.tables.log import COPIES_MAX, Options, checked_name
 from hoplite_ray.tables.state import State
-from hoplite_ray.tables.versions import INDEX_BITS, Version
-from hoplite_ray.values.codec import Encoded
-
-T = TypeVar("T")
-
-_LOST_TRIES = 3  # of a get of the latest version, which may be dropped while it is fetched
+from hoplite_ray.tables.versions import Version
 
 
 class Table:
@@ -81,9 +55,8 @@ class Table:
         if type(copies) is not int or not 1 <= copies <= COPIES_MAX:
             raise InvalidArgumentError(f"copies is {copies!r}; it takes 1 to {COPIES_MAX}")
         self.name = checked_name(name)
-        self._options = Options(keep=keep, keep_us=_to_us(keep_s, "keep_s"))
-        self._copies = copies
-        open_table(self.name, self._options)
+        options = Options(keep=keep, keep_us=to_us(keep_s, "keep_s"))
+        self._ops = Operations(self.name, options, copies)
 
     # ---- puts ----
 
@@ -126,13 +99,13 @@ class Table:
             with table.snapshot() as cut:
                 assert cut.get("step") == 7
         """
-        return self._run(self._put_all(values), "put", timeout_s)
+        return self._ops.run(self._ops.put_all(values), "put", timeout_s)
 
     async def put_all_async(
         self, values: Mapping[str, Any], *, timeout_s: float | None = None
     ) -> dict[str, Version]:
         """Like `put_all`, but awaitable; a put that is cancelled may still take effect."""
-        return await self._run_async(self._put_all(values), "put", timeout_s)
+        return await self._ops.run_async(self._ops.put_all(values), "put", timeout_s)
 
     def remove(self, key: str, *, timeout_s: float | None = None) -> Version:
         """Remove a key: its next version says that it has no value.
@@ -149,11 +122,11 @@ class Table:
             table.remove("a")
             assert table.keys() == []
         """
-        return self._run(self._remove(key), "removal", timeout_s)
+        return self._ops.run(self._ops.remove(key), "removal", timeout_s)
 
     async def remove_async(self, key: str, *, timeout_s: float | None = None) -> Version:
         """Like `remove`, but awaitable; a removal that is cancelled may still take effect."""
-        return await self._run_async(self._remove(key), "removal", timeout_s)
+        return await self._ops.run_async(self._ops.remove(key), "removal", timeout_s)
 
     # ---- reads ----
 
@@ -184,7 +157,8 @@ class Table:
             table.put("a", np.arange(4))
             assert table.get("a", at=time.time()).tolist() == [0, 1, 2, 3]
         """
-        return self._run(self._get(key, version, at), "get", timeout_s)
+        steps = self._ops.get(key, version, _read_time(at))
+        return self._ops.run(steps, "get", timeout_s)
 
     async def get_async(
         self,
@@ -195,7 +169,8 @@ class Table:
         timeout_s: float | None = None,
     ) -> Any:
         """Like `get`, but awaitable; cancelling it cancels the transfer."""
-        return await self._run_async(self._get(key, version, at), "get", timeout_s)
+        steps = self._ops.get(key, version, _read_time(at))
+        return await self._ops.run_async(steps, "get", timeout_s)
 
     def find(
         self,
@@ -217,7 +192,8 @@ class Table:
             put = table.put("a", np.arange(4))
             assert table.find("a") == put
         """
-        return self._run(self._find(key, version, at), "find", timeout_s)
+        steps = self._ops.find(key, version, _read_time(at))
+        return self._ops.run(steps, "find", timeout_s)
 
     async def find_async(
         self,
@@ -228,7 +204,8 @@ class Table:
         timeout_s: float | None = None,
     ) -> Version:
         """Like `find`, but awaitable."""
-        return await self._run_async(self._find(key, version, at), "find", timeout_s)
+        steps = self._ops.find(key, version, _read_time(at))
+        return await self._ops.run_async(steps, "find", timeout_s)
 
     def keys(self, prefix: str = "", *, timeout_s: float | None = None) -> list[str]:
         """Return the keys that have a value now, sorted.
@@ -244,12 +221,13 @@ class Table:
             table.put("a/1", np.zeros(1))
             assert table.keys("a/") == ["a/1"]
         """
-        return self._run(self._read(lambda state: state.versions.keys(prefix)), "keys", timeout_s)
+        steps = self._ops.keys(prefix)
+        return self._ops.run(steps, "keys", timeout_s)
 
     async def keys_async(self, prefix: str = "", *, timeout_s: float | None = None) -> list[str]:
         """Like `keys`, but awaitable."""
-        steps = self._read(lambda state: state.versions.keys(prefix))
-        return await self._run_async(steps, "keys", timeout_s)
+        steps = self._ops.keys(prefix)
+        return await self._ops.run_async(steps, "keys", timeout_s)
 
     def snapshot(self, *, timeout_s: float | None = None) -> Snapshot:
         """Return the present state of all keys: a cut, in which each put is whole or missing.
@@ -267,11 +245,13 @@ class Table:
                 table.put_all({"a": np.ones(1), "b": np.ones(1)})
                 assert cut.get("a") == cut.get("b") == 0
         """
-        return Snapshot(self, self._run(self._read(_time_s), "snapshot", timeout_s))
+        time_s = self._ops.run(self._ops.read(_take_time), "snapshot", timeout_s)
+        return Snapshot(self, time_s)
 
     async def snapshot_async(self, *, timeout_s: float | None = None) -> Snapshot:
         """Like `snapshot`, but awaitable."""
-        return Snapshot(self, await self._run_async(self._read(_time_s), "snapshot", timeout_s))
+        time_s = await self._ops.run_async(self._ops.read(_take_time), "snapshot", timeout_s)
+        return Snapshot(self, time_s)
 
     def watch(
         self, prefix: str = "", *, since: int | None = None, on_gap: OnGap = "raise"
@@ -295,187 +275,22 @@ class Table:
                 change = next(changes)
             assert change.key == "a/1"
         """
-        return Watch(self._open().follower, prefix, since, on_gap)
+        checked_prefix(prefix)
+        if since is not None:
+            checked_number(since, "since")
+        return Watch(self._ops.open().follower, prefix, since, on_gap)
 
     def __repr__(self) -> str:
         return f"hop.Table({self.name!r})"
 
     def __reduce__(self) -> tuple[Callable[[], Table], tuple[()]]:
-        keep, keep_s = self._options.keep, self._options.keep_us / 1e6
-        return partial(Table, self.name, keep=keep, keep_s=keep_s, copies=self._copies), ()
-
-    # ---- the operations, each for a verb and its twin ----
-
-    def _put_all(self, values: Mapping[str, Any]) -> Steps[dict[str, Version]]:
-        here = self._open()
-        encoded: dict[str, Encoded] = yield Blocking(lambda deadline: _encode_all(values))
-        yield from self._know_options(here)
-        given = yield here.follower.numbers(len(encoded))
-        store = partial(here.values.store, given.writer, given.numbers, list(encoded.values()))
-        try:
-            nodes = yield Blocking(lambda deadline: store(self._copies, deadline))
-        except BaseException:
-            here.discard(given)
-            raise
-        entries = [
-            Entry(key, number, value.layout.size_bytes, nodes)
-            for (key, value), number in zip(encoded.items(), given.numbers, strict=True)
-        ]
-        try:
-            done = yield here.follower.put(
-                lambda replica, ticket: replica.handle_put(ticket, given.writer, entries)
-            )
-        except (GetTimeoutError, UnknownOutcomeError):
-            raise  # the put may take effect
-        except HopliteError:
-            here.discard(given)
-            raise
-        return dict(zip(encoded, self._versions(done), strict=True))
-
-    def _remove(self, key: str) -> Steps[Version]:
-        here = self._open()
-        entry = Entry(checked_key(key), 0)
-
-        def begin(replica: Replica, ticket: int) -> None:
-            replica.handle_put(ticket, replica.writer, [entry])
-
-        yield from self._know_options(here)
-        done = yield here.follower.put(begin)
-        (version,) = self._versions(done)
-        return version
-
-    def _get(self, key: str, version: int | None, at: float | Snapshot | None) -> Steps[Any]:
-        for tries_left in reversed(range(_LOST_TRIES)):
-            found = yield from self._find(key, version, at)
-            try:
-                return (yield Fetch(found))
-            except ObjectLostError:  # the version may have been dropped meanwhile
-                yield self._open().follower.read()
-                if not tries_left or (yield from self._find(key, version, at)) == found:
-                    raise
-        raise AssertionError("unreachable")
-
-    def _find(self, key: str, version: int | None, at: float | Snapshot | None) -> Steps[Version]:
-        here = self._open()
-        checked_key(key)
-        if version is not None and at is not None:
-            raise InvalidArgumentError("a get takes a version or a time, not both")
-        if version is not None:
-            number = _checked_number(version)
-            if not here.follower.has_read(number >> INDEX_BITS):
-                yield here.follower.read()
-            self._check_options(here)
-            return here.follower.look_up(lambda state: state.versions.find(key, number))
-        if at is None:
-            return (yield from self._read(lambda state: state.versions.latest(key)))
-        at_us = _to_us(at.time_s if isinstance(at, Snapshot) else at, "at")
-        yield here.follower.read(at_us)
-        self._check_options(here)
-        return here.follower.look_up(lambda state: state.versions.at(key, at_us))
-
-    def _read(self, find: Callable[[State], T]) -> Steps[T]:
-        """Read the log to its end, and look something up in the state."""
-        here = self._open()
-        yield here.follower.read()
-        self._check_options(here)
-        return here.follower.look_up(find)
-
-    def _open(self) -> OpenTable:
-        return open_table(self.name, self._options)
-
-    def _know_options(self, here: OpenTable) -> Steps[None]:
-        if not here.follower.has_read(0):
-            yield here.follower.read()
-        self._check_options(here)
-
-    def _check_options(self, here: OpenTable) -> None:
-        """Refuse a table that another process has made with other options."""
-        agreed = here.follower.look_up(lambda state: state.options)
-        refuse_other(self.name, agreed, self._options)
-
-    def _versions(self, done: PutDone) -> list[Version]:
-        versions = [each for each in done.versions if each is not None]
-        if len(versions) < len(done.versions):
-            raise VersionDroppedError(
-                f"the put into table {self.name!r} took effect, but its version was dropped before "
-                "this process learned of it: the process stood still for long"
-            )
-        return versions
-
-    def _run(self, steps: Steps[T], verb: str, timeout_s: float | None) -> T:
-        values = self._open().values
-        return run(steps, values, f"{verb} of table {self.name!r}", timeout_s)
-
-    async def _run_async(self, steps: Steps[T], verb: str, timeout_s: float | None) -> T:
-        values = self._open().values
-        return await run_async(steps, values, f"{verb} of table {self.name!r}", timeout_s)
+        keep, keep_s = self._ops.options.keep, self._ops.options.keep_us / 1e6
+        return partial(Table, self.name, keep=keep, keep_s=keep_s, copies=self._ops.copies), ()
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A cut of a table: all of its reads have the same time, which never changes.
-
-    `with table.snapshot() as cut:` shows where the cut is used; leaving it does nothing. A snapshot
-    can be pickled and read in any process.
-    """
-
-    table: Table
-    time_s: float  # since 1970
-
-    def get(self, key: str, *, timeout_s: float | None = None) -> Any:
-        """Return the value that the key had, as `Table.get` with `at`.
-
-        Args:    key, timeout_s: as for `Table.get`.
-        Returns: the value.
-        Raises:  as `Table.get`.
-        Cost:    the bytes; nothing is asked of Ray.
-        Example:
-
-            table = hop.Table("snapshots")
-            table.put("a", np.zeros(1))
-            with table.snapshot() as cut:
-                assert cut.get("a") == 0
-        """
-        return self.table.get(key, at=self, timeout_s=timeout_s)
-
-    async def get_async(self, key: str, *, timeout_s: float | None = None) -> Any:
-        """Like `get`, but awaitable; cancelling it cancels the transfer."""
-        return await self.table.get_async(key, at=self, timeout_s=timeout_s)
-
-    def __enter__(self) -> Snapshot:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        pass
+def _read_time(at: float | Snapshot | None) -> float | None:
+    return at.time_s if isinstance(at, Snapshot) else at
 
 
-def _encode_all(values: Mapping[str, Any]) -> dict[str, Encoded]:
-    if not 1 <= len(values) <= NUMBERS_AHEAD:
-        raise InvalidArgumentError(
-            f"a put takes 1 to {NUMBERS_AHEAD} keys at once, not {len(values)}: make several puts"
-        )
-    return {checked_key(key): encode_value(value) for key, value in values.items()}
-
-
-def _checked_number(version: Any) -> int:
-    if type(version) is not int or version < 0:
-        raise WrongTypeError(
-            f"version is {version!r:.80}; it takes a version's number, for example that of a put: "
-            "table.put(...).number"
-        )
-    return version
-
-
-def _to_us(seconds: Any, name: str) -> int:
-    """Return microseconds. Raises: WrongTypeError; InvalidArgumentError if they are negative."""
-    if not isinstance(seconds, Real) or isinstance(seconds, bool):
-        kind = type(seconds).__name__
-        raise WrongTypeError(f"{name} is a {kind}; it takes a number of seconds")
-    value = float(seconds)
-    if not 0 <= value < math.inf:  # not so for a NaN
-        raise InvalidArgumentError(f"{name} is {seconds}; it takes 0 or more seconds")
-    return round(value * 1e6)
-
-
-def _time_s(state: State) -> float:
+def _take_time(state: State) -> float:
     return state.time_us / 1e6

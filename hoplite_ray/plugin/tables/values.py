@@ -7,6 +7,7 @@ stewards put them. A version is in the log only when all of its copies are store
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,6 +38,7 @@ from hoplite_ray.values.deadlines import left_s
 
 _NODES_AGE_S = 1.0  # for which the list of Ray nodes is not asked for again
 _KEEP_S = 600.0  # of another node's copy of a value, for a put without a limit
+_RESTORE_S = 30.0  # of a copy that was lost; the next read tries again
 
 
 class Values:
@@ -47,6 +49,8 @@ class Values:
         self._janitor = janitor
         self._nodes: tuple[float, list[str]] = (0.0, [])  # when they were asked for, and which
         self._stewards: dict[str, Any] = {}  # by Ray node
+        self._lock = threading.Lock()  # guards `_restoring`
+        self._restoring: set[bytes] = set()  # copies that are being put again
 
     def store(
         self,
@@ -113,7 +117,7 @@ class Values:
             except ObjectLostError:
                 lost.append(object_id)
                 continue
-            self._restore_later(here, object_id, lost)
+            self._restore_later(here, version, object_id, lost)
             return value
         raise self._lost_error(version)
 
@@ -127,7 +131,7 @@ class Values:
             except ObjectLostError:
                 lost.append(object_id)
                 continue
-            self._restore_later(here, object_id, lost)
+            self._restore_later(here, version, object_id, lost)
             return received.value
         raise self._lost_error(version)
 
@@ -138,17 +142,40 @@ class Values:
         places = sorted(range(len(ids)), key=lambda each: version.nodes[each] != own)
         return [ids[each] for each in places]
 
-    def _restore_later(self, here: Attachment, source: bytes, lost: list[bytes]) -> None:
-        """Put the copies that were lost with their nodes on other nodes again."""
-        if lost:
-            pairs = [(source, each) for each in lost]
-            self._janitor.do(lambda: self._restore(here, pairs))
+    def _restore_later(
+        self, here: Attachment, version: Version, source: bytes, lost: list[bytes]
+    ) -> None:
+        """Put the copies that were lost with their nodes again, unless this process does so now."""
+        with self._lock:
+            missing = [each for each in lost if each not in self._restoring]
+            self._restoring.update(missing)
+        if missing:
+            self._janitor.do(partial(self._restore, here, version, source, missing))
 
-    def _restore(self, here: Attachment, pairs: list[tuple[bytes, bytes]]) -> None:
-        own = here.place.ray_node_id
-        others = [each for each in self._ray_nodes(here) if each != own]
-        deadline = time.monotonic() + _KEEP_S
-        self._keep_anywhere(here, pairs, self._rank_nodes(others, pairs[0][0].hex()), deadline)
+    def _restore(
+        self, here: Attachment, version: Version, source: bytes, missing: list[bytes]
+    ) -> None:
+        try:
+            others = self._rank_others(here, version, missing)
+            deadline = time.monotonic() + _RESTORE_S
+            for each in missing[: len(others)]:
+                self._keep_anywhere(here, [(source, each)], others, deadline)
+        finally:
+            with self._lock:
+                self._restoring.difference_update(missing)
+
+    def _rank_others(self, here: Attachment, version: Version, missing: list[bytes]) -> list[str]:
+        """Return the nodes for the missing copies: none that was given a copy which is there.
+
+        Each copy of a value begins at another place of one order. So a copy does not come to the
+        node to which another one was moved before, except when the nodes have changed meanwhile.
+        """
+        ids = value_ids(self._table, version.writer, version.value, len(version.nodes))
+        there = {node for node, each in zip(version.nodes, ids, strict=True) if each not in missing}
+        nodes = [each for each in self._ray_nodes(here) if node_number(each) not in there]
+        ranked = self._rank_nodes(nodes, ids[0].hex())
+        first = ids.index(missing[0]) % max(1, len(ranked))
+        return ranked[first:] + ranked[:first]
 
     def _keep_anywhere(
         self,

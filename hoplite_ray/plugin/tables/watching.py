@@ -49,7 +49,7 @@ class Watch:
         self._last = since or 0  # the number of the last version that is not wanted any more
         self._first: int | None = None  # the slot after which versions are offered
         self._waiting: deque[Change] = deque()
-        self._arrivals: list[Future[None]] = []  # of callers that wait
+        self._arrivals: set[Future[None]] = set()  # of callers that wait
         self._has_gap = False  # True if versions after `_last` were missed
         self._has_past = since is None  # True if the versions up to `_first` have been read
         self._error: HopliteError | None = None
@@ -76,7 +76,10 @@ class Watch:
             if not self._has_past:
                 self._read_past()
             while isinstance(found := self._take(), Future):
-                found.result(left_s(deadline))
+                try:
+                    found.result(left_s(deadline))
+                finally:
+                    self._leave(found)
         except TimeoutError as error:
             raise _late_error(self._prefix, timeout_s) from error
         return found
@@ -90,7 +93,10 @@ class Watch:
                 if not self._has_past:
                     await asyncio.to_thread(self._read_past)
                 while isinstance(found := self._take(), Future):
-                    await asyncio.wrap_future(found)
+                    try:
+                        await asyncio.wrap_future(found)
+                    finally:
+                        self._leave(found)
         except TimeoutError as error:
             raise _late_error(self._prefix, timeout_s) from error
         return found
@@ -183,8 +189,13 @@ class Watch:
                 raise self._error
             arrival: Future[None] = Future()
             arrival.set_running_or_notify_cancel()  # a caller that leaves does not cancel it
-            self._arrivals.append(arrival)
+            self._arrivals.add(arrival)
             return arrival
+
+    def _leave(self, arrival: Future[None]) -> None:
+        """Forget an arrival that its caller waits for no longer."""
+        with self._follower.lock:
+            self._arrivals.discard(arrival)
 
     def _fill_gap(self) -> None:
         """Go on with the newest version of each key, if the watch may leave versions out."""
@@ -216,7 +227,7 @@ class Watch:
             self._waiting.extendleft(reversed(found))
 
     def _wake(self) -> None:
-        arrivals, self._arrivals = self._arrivals, []
+        arrivals, self._arrivals = self._arrivals, set()
         for each in arrivals:
             each.set_result(None)
 
