@@ -118,3 +118,14 @@ class Watcher:
                 self.heard.append((change.key, change.version.number))
         except BaseException as error:
             self.error = error
+
+
+@ray.remote(num_cpus=0)
+class Handler:
+    """Takes what is sent, and says in which process."""
+
+    def handle(self, key: str, value: Any) -> int:
+        return os.getpid()
+
+    def fail(self, key: str, value: Any) -> None:
+        raise ValueError(f"key {key!r} is wrong")

@@ -26,14 +26,17 @@ from hoplite_ray.plugin.tables.snapshot import Snapshot
 from hoplite_ray.plugin.tables.watching import Watch
 from hoplite_ray.tables.log import log_prefix, state_prefix, value_ids
 from tests.ray.raycluster import LARGE, RayCluster, eventually, is_gone
-from tests.ray.table_actors import SMALL, Reader, Watcher, Writer
+from tests.ray.table_actors import SMALL, Handler, Reader, Watcher, Writer
 
 CUTS = int(os.environ.get("HOPLITE_TABLE_CUTS", "100"))  # of each reader, beside each kill
 KILLS = int(os.environ.get("HOPLITE_TABLE_KILLS", "1"))  # of each kind of process
 
 _EXAMPLE = re.compile(r"^Example:\n\n((?:(?: {4}.*)?(?:\n|\Z))+)", re.M)
 HEADINGS = ("Args", "Returns", "Raises", "Cost", "Example")
-VERBS = ("put", "put_all", "remove", "get", "find", "keys", "snapshot", "watch")
+VERBS = (
+    *("put", "put_all", "remove", "get", "find", "keys", "snapshot", "watch"),
+    *("trigger", "add_handler", "remove_handler"),
+)
 
 
 def ones(value: float, elements: int = SMALL) -> Any:
@@ -127,6 +130,48 @@ def test_the_log_stays_short(cluster: RayCluster) -> None:
     values = seams_table.KeyValues(ray.get_runtime_context().gcs_address)
     assert eventually(lambda: len(values.keys(log_prefix("short"))) < 600)
     assert len(values.keys(state_prefix("short"))) <= 2
+
+
+def test_values_that_are_sent_reach_one_handler_and_leave_nothing(cluster: RayCluster) -> None:
+    table = hop.Table("sent")
+    handlers = [Handler.options(**cluster.on(node)).remote() for node in range(3)]
+    for handler in handlers:
+        table.add_handler("images/", handler)
+    keys = [f"images/{number}" for number in range(8)]
+    first = {key: table.trigger(key, ones(1)) for key in keys}
+    assert first == {key: table.trigger(key, ones(2)) for key in keys}
+    assert len(set(first.values())) > 1
+    in_turn = [table.trigger(keys[0], 1, route="balanced") for _ in range(6)]
+    assert in_turn[:3] == in_turn[3:] and len(set(in_turn)) == 3
+    assert table.keys() == []
+    dead = first[keys[0]]
+    os.kill(dead, signal.SIGKILL)
+    later = {key: table.trigger(key, ones(3)) for key in keys}
+    assert dead not in later.values()
+    assert {key: pid for key, pid in first.items() if pid != dead}.items() <= later.items()
+    for handler in handlers:
+        table.remove_handler("images/", handler)
+    with pytest.raises(hop.HopliteError, match=r"no handler for key 'images/0' that runs: add"):
+        table.trigger(keys[0], 1)
+
+
+def test_a_handler_has_its_errors_and_a_wrong_one_is_refused(cluster: RayCluster) -> None:
+    table, handler = hop.Table("refused"), Handler.remote()
+
+    async def send() -> None:
+        await table.add_handler_async("", handler, method="fail")
+        with pytest.raises(ValueError, match="key 'a' is wrong"):
+            await table.trigger_async("a", 1)
+        await table.remove_handler_async("", handler)
+
+    asyncio.run(send())
+    with pytest.raises(hop.InvalidArgumentError, match="has no method 'handel'"):
+        table.add_handler("", handler, method="handel")
+    with pytest.raises(hop.InvalidArgumentError, match="it takes 'key' or 'balanced'"):
+        table.trigger("a", 1, route="any")  # type: ignore[arg-type]
+    for wrong in (lambda: table.add_handler("", 7), lambda: table.watch(7)):  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            wrong()
 
 
 class Crew:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ from hoplite_ray.tables.calls import (
 from hoplite_ray.tables.compaction import Compaction
 from hoplite_ray.tables.log import Entry, Options, Record
 from hoplite_ray.tables.replica import Replica
+from hoplite_ray.tables.routes import rank_by_key, rank_by_load
 from hoplite_ray.tables.state import State
 from hoplite_ray.tables.versions import Version, Versions
 from tests.unit.tables_cluster import KeyValueStore
@@ -477,3 +479,39 @@ def test_a_removal_that_waits_outlives_the_writer() -> None:
     silent.now_us += 2_000_000
     silent.replica.handle_put(2, silent.replica.writer, [Entry("a", 0)])
     assert ended_tickets(silent.settle()) == [2]
+
+
+# ---- routes ----
+
+HANDLERS = st.lists(st.text(max_size=4), min_size=1, max_size=6, unique=True)
+
+
+@given(HANDLERS, st.text(max_size=4), st.data())
+def test_only_the_keys_of_a_handler_that_leaves_move(
+    handlers: list[str], key: str, data: Any
+) -> None:
+    ranked = rank_by_key(key, handlers)
+    assert sorted(ranked) == sorted(handlers)
+    gone = data.draw(st.sampled_from(handlers))
+    left = rank_by_key(key, [each for each in reversed(handlers) if each != gone])
+    assert left == [each for each in ranked if each != gone]
+
+
+def test_keys_are_spread_over_the_handlers() -> None:
+    first = Counter(rank_by_key(f"key/{number}", "abcd")[0] for number in range(4_000))
+    assert max(first.values()) < 1.15 * 1_000
+
+
+@pytest.mark.parametrize(
+    ("under_way", "last_turn", "ranked"),
+    [
+        ({}, {}, ["a", "b", "c"]),
+        ({"a": 1}, {"a": 1}, ["b", "c", "a"]),
+        ({}, {"a": 3, "b": 1, "c": 2}, ["b", "c", "a"]),
+        ({"b": 2, "c": 1}, {"a": 9}, ["a", "c", "b"]),
+    ],
+)
+def test_the_handler_with_the_fewest_values_is_first_and_then_the_longest_idle(
+    under_way: dict[str, int], last_turn: dict[str, int], ranked: list[str]
+) -> None:
+    assert rank_by_load("cab", under_way, last_turn) == ranked

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.plugin.tables.handlers import Handlers
 from hoplite_ray.plugin.tables.operations import Operations, checked_number, checked_prefix, to_us
 from hoplite_ray.plugin.tables.snapshot import Snapshot
 from hoplite_ray.plugin.tables.watching import OnGap, Watch
 from hoplite_ray.tables.log import COPIES_MAX, Options, checked_name
+from hoplite_ray.tables.routes import Route
 from hoplite_ray.tables.state import State
 from hoplite_ray.tables.versions import Version
 
@@ -280,12 +282,117 @@ class Table:
             checked_number(since, "since")
         return Watch(self._ops.open().follower, prefix, since, on_gap)
 
+    # ---- values that are sent, and stored nowhere ----
+
+    def trigger(
+        self, key: str, value: Any, *, route: Route = "key", timeout_s: float | None = None
+    ) -> Any:
+        """Send a value to a handler of the key, and return what that returns; store nothing.
+
+        A handler that dies is removed, and the next one takes the value. So each value is handled
+        at least once, and a second time only if its handler has died meanwhile.
+
+        Args:    key: as for `put`; the handlers of all prefixes of it can take the value.
+                 value: an argument of an actor call.
+                 route: "key" sends all values of a key to one handler, as long as that lives, and
+                 spreads keys over the handlers. "balanced" takes the handler with the fewest
+                 values under way from this table object, in turn if several have as few.
+                 timeout_s: as for `get`; the handler may still run after it.
+        Returns: what the handler's method returns.
+        Raises:  HopliteError if no handler of the key runs; the error of the method;
+                 InvalidArgumentError; GetTimeoutError; ControlError.
+        Cost:    one call to Ray's GCS and one call of an actor.
+        Source:  the trigger put of Cascade, routed or balanced, as "Vortex" (2025) uses it.
+        Example:
+
+            @ray.remote(num_cpus=0)
+            class Doubler:
+                def handle(self, key, value):
+                    return key, 2 * value
+
+            table, doubler = hop.Table("triggers"), Doubler.remote()
+            table.add_handler("numbers/", doubler)
+            assert table.trigger("numbers/a", 21) == ("numbers/a", 42)
+        """
+        return self._ops.run(self._handlers.send(key, value, route), "trigger", timeout_s)
+
+    async def trigger_async(
+        self, key: str, value: Any, *, route: Route = "key", timeout_s: float | None = None
+    ) -> Any:
+        """Like `trigger`, but awaitable; the handler runs on if it is cancelled."""
+        steps = self._handlers.send(key, value, route)
+        return await self._ops.run_async(steps, "trigger", timeout_s)
+
+    def add_handler(
+        self, prefix: str, actor: Any, *, method: str = "handle", timeout_s: float | None = None
+    ) -> None:
+        """Have an actor handle the values that `trigger` sends to keys with a prefix.
+
+        Args:    prefix: the keys begin with it.
+                 actor: an actor's handle. The table does not keep the actor alive.
+                 method: the name of its method, which takes the key and the value.
+                 timeout_s: as for `put`.
+        Returns: None, when every process can send to it. Adding it again changes its method.
+        Raises:  as `put`; WrongTypeError for what is no actor.
+        Cost:    as a put.
+        Example:
+
+            @ray.remote(num_cpus=0)
+            class Counter:
+                def count(self, key, value):
+                    return len(value)
+
+            counter = Counter.remote()
+            hop.Table("handlers").add_handler("texts/", counter, method="count")
+            assert hop.Table("handlers").trigger("texts/a", "four") == 4
+        """
+        self._ops.run(self._handlers.add(prefix, actor, method), "add_handler", timeout_s)
+
+    async def add_handler_async(
+        self, prefix: str, actor: Any, *, method: str = "handle", timeout_s: float | None = None
+    ) -> None:
+        """Like `add_handler`, but awaitable; if it is cancelled, it may still take effect."""
+        steps = self._handlers.add(prefix, actor, method)
+        await self._ops.run_async(steps, "add_handler", timeout_s)
+
+    def remove_handler(self, prefix: str, actor: Any, *, timeout_s: float | None = None) -> None:
+        """Have an actor handle the values of a prefix no longer.
+
+        Args:    prefix, actor, timeout_s: as for `add_handler`.
+        Returns: None; `trigger` calls that begin later don't find it. Removing an actor that was
+                 not added is no error.
+        Raises:  as `add_handler`.
+        Cost:    two calls to Ray's GCS.
+        Example:
+
+            @ray.remote(num_cpus=0)
+            class Echo:
+                def handle(self, key, value):
+                    return value
+
+            table, echo = hop.Table("removed"), Echo.remote()
+            table.add_handler("", echo)
+            table.remove_handler("", echo)
+        """
+        self._ops.run(self._handlers.remove(prefix, actor), "remove_handler", timeout_s)
+
+    async def remove_handler_async(
+        self, prefix: str, actor: Any, *, timeout_s: float | None = None
+    ) -> None:
+        """Like `remove_handler`, but awaitable; if it is cancelled, it may still take effect."""
+        steps = self._handlers.remove(prefix, actor)
+        await self._ops.run_async(steps, "remove_handler", timeout_s)
+
     def __repr__(self) -> str:
         return f"hop.Table({self.name!r})"
 
     def __reduce__(self) -> tuple[Callable[[], Table], tuple[()]]:
         keep, keep_s = self._ops.options.keep, self._ops.options.keep_us / 1e6
         return partial(Table, self.name, keep=keep, keep_s=keep_s, copies=self._ops.copies), ()
+
+    @cached_property
+    def _handlers(self) -> Handlers:
+        return Handlers(self.name, self._ops.copies)
 
 
 def _read_time(at: float | Snapshot | None) -> float | None:
