@@ -46,7 +46,7 @@ from hoplite_ray.serve.slo.contract import SLO, Prediction
 from hoplite_ray.serve.slo.plan import Plan, SharedPlan, plan
 from hoplite_ray.serve.slo.profile import BatchProfile, Profile
 from hoplite_ray.serve.slo.profiling import observe, profile
-from hoplite_ray.serve.stages.compute import query_ids
+from hoplite_ray.serve.stages.compute import query_ids, query_snapshots
 from hoplite_ray.serve.stages.declare import Stage, stage
 
 __all__ = [
@@ -83,6 +83,7 @@ __all__ = [
     "plan",
     "profile",
     "query_ids",
+    "query_snapshots",
     "stage",
     "whole_gpu",
 ]

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import time
 import uuid
 from collections.abc import Coroutine, Mapping
 from typing import Any
@@ -35,7 +36,7 @@ from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import wait_for_first
 from hoplite_ray.serve.routing.keys import Rule
 from hoplite_ray.serve.routing.outlet import close_all, open_outlets
-from hoplite_ray.serve.routing.query import Query
+from hoplite_ray.serve.routing.query import Query, take_cut
 from hoplite_ray.serve.stages.declare import Stage, StageLike
 from hoplite_ray.serve.stages.deploy import deployment, find_keys
 
@@ -180,8 +181,11 @@ class EnsembleIngress:
         deadline_s = loop.time() + limit_s
         sent = await handoff.share(value, len(self._outlets), QUERY, limit_s)
         left_s = max(deadline_s - loop.time(), 0.001)
+        cut_s = take_cut(time.time())
         voting = {
-            asyncio.ensure_future(self._ask_member(name, query_id, value, sent, left_s)): name
+            asyncio.ensure_future(
+                self._ask_member(name, query_id, value, sent, left_s, cut_s)
+            ): name
             for name in self._handles
         }
         waiting = set(voting)
@@ -207,12 +211,12 @@ class EnsembleIngress:
         return poll.answer()
 
     async def _ask_member(
-        self, name: str, query_id: str, value: Any, sent: Any, left_s: float
+        self, name: str, query_id: str, value: Any, sent: Any, left_s: float, cut_s: float
     ) -> Any:
         """Ask a member for its vote: a value, which is sent as `sent`."""
         if not self._outlets:
-            return await self._handles[name].remote(query_id, left_s, sent)
-        query = Query(query_id, 1, "", sent, left_s, {})
+            return await self._handles[name].remote(query_id, left_s, sent, cut_s=cut_s)
+        query = Query(query_id, 1, "", sent, left_s, {}, cut_s=cut_s)
         outlet = self._outlets[name]
         key = outlet.derive_key(value)
 

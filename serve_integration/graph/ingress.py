@@ -26,7 +26,7 @@ from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import ask_jointly
 from hoplite_ray.serve.routing.keys import Key, Rule
 from hoplite_ray.serve.routing.outlet import DEATHS_MAX, Outlet, close_all, open_outlets
-from hoplite_ray.serve.routing.query import Merged, Query
+from hoplite_ray.serve.routing.query import Merged, Query, take_cut
 from hoplite_ray.serve.stages.declare import AnyStage, StageLike
 
 logger = logging.getLogger("hoplite_ray.serve")
@@ -188,10 +188,11 @@ class Asker:
         deadline_s = time.monotonic() + limit_s
         keys = {name: outlet.derive_key(value) for name, outlet in self._outlets.items()}
         value = await handoff.share(value, len(self._first), QUERY, limit_s)
-        deaths, ask = 0, uuid.uuid4().hex
+        deaths, ask, cut_s = 0, uuid.uuid4().hex, take_cut(time.time())
         for attempt in itertools.count(1):
             try:
                 query = Query(query_id, attempt, "", value, limit_s, {}, deaths, ask=ask)
+                query.cut_s = cut_s
                 query.grace_s = self._grace_s(limit_s)
                 query.pipeline = self._pipeline
                 return await self._attempt(query, keys, deadline_s)
@@ -226,10 +227,10 @@ class Asker:
     async def _ask_by_handles(self, query_id: str, value: Any, limit_s: float) -> Any:
         responses: dict[str, Any] = {}
         grace_s = self._grace_s(limit_s)
-        grace = {"grace_s": grace_s} if grace_s else {}
+        options = {"cut_s": take_cut(time.time())} | ({"grace_s": grace_s} if grace_s else {})
         for name, inputs in self._inputs.items():
             values = [responses[each] for each in inputs] or [value]
-            responses[name] = self._handles[name].remote(query_id, limit_s, *values, **grace)
+            responses[name] = self._handles[name].remote(query_id, limit_s, *values, **options)
         async with asyncio.timeout(limit_s):
             return await responses[next(reversed(list(self._inputs)))]
 

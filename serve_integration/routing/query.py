@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hoplite_ray.serve.routing.handoff import Stored
+
+_CUTS_PER_S = 10
 
 
 @dataclass(slots=True)
@@ -21,6 +24,7 @@ class Query:
     runs_alone:  True if it must share its batch with no other query. Its sender then hears when the
                  batch begins and ends.
     sent_s:      when `Outlet.call` sent it, by the sender's wall clock.
+    cut_s:       the time as of which all stages read tables for it; see `take_cut`.
     ask:         tells apart the questions of a caller that uses one id several times.
     grace_s:     the seconds from when its answer is to be with its sender to the deadline.
     pipeline:    the name of its pipeline; "" if the application is one pipeline, or an ensemble.
@@ -39,6 +43,7 @@ class Query:
     ask: str = ""
     grace_s: float = 0.0
     pipeline: str = ""
+    cut_s: float = 0.0
     hop_s: float = 0.0
 
     @property
@@ -47,6 +52,7 @@ class Query:
         return (
             *(self.id, self.attempt, self.name, self.value, self.left_s, self.joins),
             *(self.deaths, self.runs_alone, self.sent_s, self.ask, self.grace_s, self.pipeline),
+            self.cut_s,
         )
 
     @property
@@ -61,12 +67,22 @@ class Query:
             ask=self.ask,
             pipeline=self.pipeline,
             grace_s=self.grace_s + 2 * self.hop_s,  # the deadline moves by a hop, and the way back
+            cut_s=self.cut_s,
         )
 
     def by_value(self) -> Query:
         """Return the query with its value instead of a Stored. REQUIRES: this process made it."""
         value = self.value.value if isinstance(self.value, Stored) else self.value
         return replace(self, value=value)
+
+
+def take_cut(now_s: float) -> float:
+    """Return the cut of a query that comes at `now_s`, in seconds since 1970.
+
+    Queries of one tenth of a second have the same cut. A table seals a time by a record of its own
+    unless a later put has done so, and ten records a second are few.
+    """
+    return math.floor(now_s * _CUTS_PER_S) / _CUTS_PER_S
 
 
 @dataclass(frozen=True, slots=True)

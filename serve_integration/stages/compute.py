@@ -37,6 +37,7 @@ WAITING_MAX = 4096  # queries that wait at one replica; the next one is answered
 _TRACEBACK_MAX = 4000  # characters; the end of a longer one goes along with its exception
 
 _query_ids: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("query_ids")
+_query_times: contextvars.ContextVar[tuple[float, ...]] = contextvars.ContextVar("query_times")
 
 
 def query_ids() -> tuple[str, ...]:
@@ -51,6 +52,24 @@ def query_ids() -> tuple[str, ...]:
         return _query_ids.get()
     except LookupError:
         raise RuntimeError("query_ids() is for a stage's __call__, while it runs") from None
+
+
+def query_snapshots() -> tuple[float, ...]:
+    """Return the snapshot of each query that the calling stage runs, in the order of its list.
+
+    A snapshot is a time for `hop.Table.get(key, at=snapshot)`. All stages have the same one for a
+    query, also when it runs again. So they read one cut of all tables. The ingress takes it when
+    the query comes, and queries of one tenth of a second share it.
+
+    Returns: seconds since 1970, for each query; at most a tenth of a second before it came.
+    Raises:  RuntimeError outside of a stage's `__call__`.
+    Cost:    nothing is asked. The first get at a time costs a call to Ray's GCS; see `Table.get`.
+    Source:  Cascade's stable reads at a time, as "Vortex" (2025) uses them, appendix A.
+    """
+    try:
+        return _query_times.get()
+    except LookupError:
+        raise RuntimeError("query_snapshots() is for a stage's __call__, while it runs") from None
 
 
 async def make_user(stage: AnyStage) -> Any:
@@ -77,6 +96,7 @@ class Run:
     came_s: float
     to_notify: tuple[NotifyRunning, ...] = ()  # called when its batch begins and ends
     pipeline: str = ""
+    cut_s: float = 0.0
 
 
 class Compute:
@@ -130,7 +150,9 @@ class Compute:
         """
         answer = asyncio.get_running_loop().create_future()
         notified = to_notify if query.runs_alone else ()
-        run = Run(query.id, value, answer, time.monotonic(), notified, query.pipeline)
+        run = Run(
+            query.id, value, answer, time.monotonic(), notified, query.pipeline, query.cut_s
+        )
         due_s = deadline_s - query.grace_s - 2 * query.hop_s  # as long as the way here, and back
         ticket = self._batches.offer(
             run, deadline_s=due_s, alone=query.runs_alone, pipeline=query.pipeline
@@ -347,6 +369,7 @@ class Compute:
     def _call_user(self, runs: list[Run]) -> Any:
         """Call the user's object; returns its answers, or an awaitable of them."""
         _query_ids.set(tuple(run.id for run in runs))
+        _query_times.set(tuple(run.cut_s for run in runs))
         if len(self._stage.inputs) > 1:
             return self._user(
                 **{name: [run.value[name] for run in runs] for name in self._stage.inputs}

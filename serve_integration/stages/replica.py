@@ -24,7 +24,7 @@ from hoplite_ray.serve.routing import discovery, handoff
 from hoplite_ray.serve.routing.joint import ask_jointly
 from hoplite_ray.serve.routing.keys import Key, KeyedAnswer, Rule
 from hoplite_ray.serve.routing.outlet import Outlet, close_all
-from hoplite_ray.serve.routing.query import Query
+from hoplite_ray.serve.routing.query import Query, take_cut
 from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
 from hoplite_ray.serve.stages.compute import Compute, make_user
 from hoplite_ray.serve.stages.declare import AnyStage
@@ -107,13 +107,19 @@ class Replica:
             await _call_user(own)
 
     async def __call__(
-        self, query_id: str, left_s: float, *values: Any, grace_s: float = 0.0
+        self,
+        query_id: str,
+        left_s: float,
+        *values: Any,
+        grace_s: float = 0.0,
+        cut_s: float | None = None,
     ) -> Any:
         """Answer one query by a plain handle (edges="serve"). The ingress calls the next stage."""
         value = (
             values[0] if len(values) == 1 else dict(zip(self._stage.inputs, values, strict=True))
         )
-        query = Query(query_id, 1, "", value, left_s, {}, grace_s=grace_s)
+        cut = take_cut(time.time()) if cut_s is None else cut_s
+        query = Query(query_id, 1, "", value, left_s, {}, grace_s=grace_s, cut_s=cut)
         self._activate_for_query()
         return await self._compute.run(query, value, time.monotonic() + left_s)
 

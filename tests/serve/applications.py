@@ -18,7 +18,7 @@ import ray
 
 import hoplite_ray as hop
 from hoplite_ray.plugin.process.attachment import attachment
-from hoplite_ray.serve import query_ids, stage
+from hoplite_ray.serve import query_ids, query_snapshots, stage
 
 LIGHT: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}}
 BAD = 13  # what Cross can't answer
@@ -358,3 +358,24 @@ class Sums:
             {**each, "array": float(np.sum(each["array"])), "read": node_directory()}
             for each in queries
         ]
+
+
+@stage(**LIGHT)
+class Reads:
+    """Reads one key of a table as of the time of each query."""
+
+    def __init__(self, table: hop.Table, key: str) -> None:
+        self._table = table
+        self._key = key
+
+    async def __call__(self, queries: list[Any]) -> list[Any]:
+        times = query_snapshots()
+        return [float(await self._table.get_async(self._key, at=each)) for each in times]
+
+
+@stage(**LIGHT)
+class Pairs:
+    """Joins what two stages have read."""
+
+    def __call__(self, one: list[Any], two: list[Any]) -> list[Any]:
+        return list(zip(one, two, strict=True))

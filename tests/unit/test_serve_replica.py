@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from ray.serve._private.common import RUNNING_REQUESTS_KEY
 
-from hoplite_ray.serve import metrics, stage
+from hoplite_ray.serve import metrics, query_snapshots, stage
 from hoplite_ray.serve.edge.frames import Message
 from hoplite_ray.serve.routing import discovery
-from hoplite_ray.serve.routing.query import Query
+from hoplite_ray.serve.routing.query import Query, take_cut
 from hoplite_ray.serve.stages.replica import Replica
 
 
@@ -147,3 +147,27 @@ def test_a_stage_that_tells_serve_nothing_is_scaled_by_its_queries() -> None:
         assert list(replica.record_replica_metadata()) == [discovery.METADATA_KEY]
 
     run_replica(stage(Silent), work)
+
+
+class Cuts:
+    def __call__(self, queries: list[Any]) -> list[Any]:
+        return list(query_snapshots())
+
+
+def test_a_stage_sees_the_cut_of_each_query() -> None:
+    async def work(replica: Replica) -> None:
+        cuts = (7.25, 7.5)
+        queries = [Query(f"{cut}", 1, "", None, 60.0, {}, cut_s=cut) for cut in cuts]
+        notify: Any = None  # for queries that run alone
+        over_edges = [replica._answer_call(each.fields, notify) for each in queries]
+        assert [read(answer) for answer in await asyncio.gather(*over_edges)] == [*cuts]
+        assert read(await replica("by handle", 60.0, None, cut_s=7.75)) == 7.75
+
+    run_replica(stage(Cuts), work)
+
+
+def test_the_next_stage_has_the_same_cut_and_a_tenth_of_a_second_has_one() -> None:
+    query = Query("id", 1, "", None, 60.0, {}, cut_s=take_cut(7.29))
+    assert query.for_next_stage("a", None, 1.0).cut_s == 7.2
+    assert Query(*query.fields) == query
+    assert {take_cut(now_s) for now_s in (7.3, 7.35, 7.399)} == {7.3}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig
 
-from hoplite_ray.serve import ensemble, metrics, pipeline, query_ids, stage
+from hoplite_ray.serve import ensemble, metrics, pipeline, query_ids, query_snapshots, stage
 from hoplite_ray.serve.edge.failures import pack_failure
 from hoplite_ray.serve.edge.frames import Message, pack_frame, unpack_frame
 from hoplite_ray.serve.graph.ensemble import EnsembleIngress
@@ -342,6 +342,7 @@ class Two:
         (lambda: ensemble(One, replicas=0), "replicas=0, of the ingress"),
         (lambda: ensemble([One, One]), r"ensemble\(\*models\)"),
         (query_ids, "while it runs"),
+        (query_snapshots, "while it runs"),
         (lambda: pipeline(ingress=One), "no stage can be called 'ingress'"),
         (lambda: One.after(One), "name a stage by its keyword"),
         (lambda: ensemble(), "at least one model"),
