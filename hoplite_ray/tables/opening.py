@@ -99,7 +99,8 @@ class Opening:
         """Take the next step by the list of stored states."""
         if self._above is not None and (not states or states[-1] <= self._above):
             raise self._lost_error()
-        fit = [each for each in states if self._upto is None or each <= self._upto]
+        # The log may be gone after older ones: a compaction removes slots before states.
+        fit = [each for each in states[-2:] if self._upto is None or each <= self._upto]
         if fit:
             self._newest, self._step = fit[-1], Step.LOADING
         elif len(states) > 1:

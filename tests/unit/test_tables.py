@@ -445,6 +445,21 @@ def test_earlier_records_are_read_as_far_back_as_the_log_goes(since: int, is_the
         assert isinstance(failed.error, VersionDroppedError)
 
 
+def test_a_state_that_a_compaction_has_left_behind_is_no_beginning() -> None:
+    store = KeyValueStore(overwrites=False)
+    process = Following(store)
+    ever: dict[int, bytes] = {}
+    for ticket in range(18):
+        compact(store, process.put(ticket, f"k{ticket}"))
+        ever |= store.states
+    store.states = ever
+    assert min(ever) < 5 < min(store.slots)
+    reader = Following(store, "reader", since=5)
+    reader.replica.handle_read(1)
+    (failed,) = reader.settle()
+    assert isinstance(failed.error, VersionDroppedError)
+
+
 @pytest.mark.parametrize("records", [3, 6])
 def test_a_reader_of_earlier_records_begins_at_slot_0_while_the_log_is_whole(records: int) -> None:
     store = KeyValueStore(overwrites=False)
