@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -296,6 +297,17 @@ def test_a_watch_ends_with_its_session(cluster: Cluster) -> None:
     cluster.is_over = True
     with pytest.raises(HopliteError, match="has ended in this process"):
         watch.next(timeout_s=SOON_S)
+
+
+def test_a_watch_that_is_dropped_is_followed_no_longer(cluster: Cluster) -> None:
+    follower = cluster.follower()
+    watch = Watch(follower, "", None, "raise")
+    watch._ready.result(SOON_S)
+    settle(follower)
+    assert len(follower._subscribers) == 1
+    del watch
+    gc.collect()
+    assert len(follower._subscribers) == 0
 
 
 def test_a_watch_takes_two_words_for_gaps(cluster: Cluster) -> None:

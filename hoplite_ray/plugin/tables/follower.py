@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 from hoplite_ray.errors import ControlError, HopliteError
 from hoplite_ray.plugin.tables.janitor import Janitor, compact
@@ -93,7 +94,7 @@ class Follower:
         self._wakes = threading.Condition(self.lock)
         self._tickets = count(_POLL_TICKET + 1)
         self._futures: dict[int, Future[Any]] = {}
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: WeakSet[Subscriber] = WeakSet()  # a watch that is dropped has ended
         self._beginning: dict[Future[None], Subscriber] = {}
         self._ended: list[Callable[[], None]] = []  # results of futures, set without the lock
         self._poll_s = _POLL_S
@@ -142,7 +143,7 @@ class Follower:
     def subscribe(self, subscriber: Subscriber) -> Future[None]:
         """Offer records to `subscriber`, after its `begin`; the future ends with that."""
         with self.lock:
-            self._subscribers.append(subscriber)
+            self._subscribers.add(subscriber)
             self._poll_s = _POLL_S
             future = self._ask(lambda replica, ticket: replica.handle_read(ticket))
             self._beginning[future] = subscriber
@@ -151,8 +152,7 @@ class Follower:
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Offer no more records."""
         with self.lock:
-            if subscriber in self._subscribers:
-                self._subscribers.remove(subscriber)
+            self._subscribers.discard(subscriber)
 
     def read_since(self, slot: int) -> list[tuple[int, tuple[Change, ...]]]:
         """Return the records after `slot` with their versions, up to the log's present end.
@@ -328,7 +328,7 @@ class Follower:
         self._end_subscribers(error)
 
     def _end_subscribers(self, error: HopliteError) -> None:
-        subscribers, self._subscribers = self._subscribers, []
+        subscribers, self._subscribers = self._subscribers, WeakSet()
         for subscriber in subscribers:
             subscriber.end(error)
 

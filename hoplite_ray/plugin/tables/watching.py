@@ -28,7 +28,7 @@ class Watch:
 
     Each version comes once, and versions come in the order of the table. Any thread and any event
     loop may use it; each version goes to one of the callers that wait. The watch ends with `close`,
-    or with the error that it raises.
+    with the error that it raises, or when no reference to it is left.
 
     Example:
 
