@@ -76,7 +76,7 @@ class Client:
         ]
         if deed in ("get", "again", "snapshot"):  # others' calls come between
             values = values[:1] * BATCH
-        return [timed(partial(call, each)) for each in values]
+        return [time_call(partial(call, each)) for each in values]
 
     def call_table(self, deed: str, by: str) -> Callable[[dict[str, Any]], Any]:
         table, key = self.tables[by], self.keys[0]
@@ -175,7 +175,7 @@ def measure(rounds: int) -> list[Figure]:
     ]
 
 
-def timed(deed: Callable[[], object]) -> float:
+def time_call(deed: Callable[[], object]) -> float:
     started = time.perf_counter()
     deed()
     return time.perf_counter() - started

@@ -24,6 +24,7 @@ CLAIMS = {
     ("docs/get-started/first-world.md", "python"): WORLDS,
     ("docs/how-to/keep-a-latency.md", "python"): SERVE,
     ("docs/how-to/keep-queries-through-failures.md", "python"): SERVE,
+    ("docs/how-to/keep-versions-in-a-table.md", "python"): PROGRAMS,
     ("docs/how-to/migrate-from-multiworld.md", "python"): WORLDS,
     ("docs/how-to/migrate-from-torch-distributed.md", "python"): WORLDS,
     ("docs/how-to/replace-a-dead-member.md", "python"): WORLDS,

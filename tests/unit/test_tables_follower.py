@@ -468,7 +468,8 @@ def test_a_fault_of_the_thread_reaches_every_caller(cluster: Cluster) -> None:
     put(follower, "a")
     with Watch(follower, "", None, "raise") as watch:
         watch._ready.result(SOON_S)
-        cluster.memory.read_all = lambda keys: [b"" for _ in range(1 // 0)]  # type: ignore[method-assign]
+        memory: Any = cluster.memory
+        memory.read_all = lambda keys: [b"" for _ in range(1 // 0)]
         for wait in (
             lambda: follower.read().result(SOON_S),
             lambda: follower.numbers(1).result(SOON_S),
