@@ -18,14 +18,18 @@ SMALL = 1_000  # float32 elements, which travel in control messages
 
 @ray.remote(num_cpus=0)
 class Writer:
-    """Puts pairs of equal arrays under "x" and "y" until it is stopped or killed."""
+    """Puts pairs of equal arrays under "x" and "y" until it is stopped or killed.
 
-    def __init__(self, table: hop.Table, elements: int) -> None:
+    It waits `pause_s` after each pair, because the table keeps all of them for a while.
+    """
+
+    def __init__(self, table: hop.Table, elements: int, pause_s: float) -> None:
         self.table = table
         self.elements = elements
+        self.pause_s = pause_s
         self.puts = 0
         self.error: BaseException | None = None
-        self.is_over = False
+        self.is_over = threading.Event()
         self.thread = threading.Thread(target=self._run)
 
     def pid(self) -> int:
@@ -44,13 +48,13 @@ class Writer:
         return self.puts
 
     def stop(self) -> int:
-        self.is_over = True
+        self.is_over.set()
         self.thread.join()
         return self.count()
 
     def _run(self) -> None:
         try:
-            while not self.is_over:
+            while not self.is_over.wait(self.pause_s):
                 value = np.full(self.elements, self.puts + os.getpid(), np.float32)
                 self.table.put_all({"x": value, "y": value}, timeout_s=60)
                 self.puts += 1
@@ -64,22 +68,30 @@ class Reader:
 
     def __init__(self, table: hop.Table) -> None:
         self.table = table
-        self.cuts: list[tuple[float, float]] = []
+        self.cuts: deque[tuple[float, float]] = deque(maxlen=5)
 
     def pid(self) -> int:
         return os.getpid()
 
     def read_pairs(self, count: int) -> list[tuple[float, float]]:
-        """Read `count` cuts; return (time, value) of some that can still be read."""
-        for _ in range(count):
-            with self.table.snapshot(timeout_s=60) as cut:
-                x, y = cut.get("x", timeout_s=60), cut.get("y", timeout_s=60)
+        """Read `count` cuts; return the (time, value) of the last ones."""
+        while count:
+            try:
+                with self.table.snapshot(timeout_s=60) as cut:
+                    x, y = cut.get("x", timeout_s=60), cut.get("y", timeout_s=60)
+            except hop.VersionDroppedError:  # this process has stood still for keep_s
+                continue
             assert x[0] == y[0] and (x == x[0]).all() and (y == y[0]).all(), (x[0], y[0])
             self.cuts.append((cut.time_s, float(x[0])))
-        return self.cuts[-5:]
+            count -= 1
+        return [*self.cuts]
 
-    def read_at(self, time_s: float) -> float:
-        return float(self.table.get("x", at=time_s, timeout_s=60)[0])
+    def read_at(self, time_s: float) -> float | None:
+        """Return the value at a time; None if the table keeps it no longer."""
+        try:
+            return float(self.table.get("x", at=time_s, timeout_s=60)[0])
+        except hop.VersionDroppedError:
+            return None
 
     def read(self, key: str, **which: Any) -> Any:
         return self.table.get(key, timeout_s=60, **which)
