@@ -256,6 +256,7 @@ def kill_actor(actor: Any) -> None:
     ],
     ids="-".join,
 )
+@pytest.mark.timeout(120 + KILLS * CUTS)
 def test_cuts_stay_whole_while_all_kinds_of_processes_are_killed(
     cluster: RayCluster, kinds: tuple[str, ...], record_property: Any
 ) -> None:
