@@ -65,7 +65,8 @@ class Handlers:
             raise InvalidArgumentError(
                 f"{actor!r} has no method {method!r}: pass the name of one as method="
             )
-        data = np.frombuffer(ray.cloudpickle.dumps((actor, method)), np.uint8)
+        pickled = ray.cloudpickle.dumps((actor, method))  # type: ignore[no-untyped-call]
+        data = np.frombuffer(pickled, np.uint8)
         yield from self._entries.put_all({entry: data})
 
     def remove(self, prefix: str, actor: Any) -> Steps[None]:
