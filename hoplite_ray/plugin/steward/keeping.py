@@ -6,6 +6,7 @@ value of a table has an id for each copy, and the steward of another node puts t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,10 +25,16 @@ async def keep_copies(pairs: Sequence[tuple[bytes, bytes]]) -> None:
     Raises: ObjectLostError if a source is gone; StoreFullError.
     Cost:   the bytes over the network, and one copy of them.
     """
-    for source, target in pairs:
-        value = await retry(partial(_begin_get, source), None)
-        with suppress(DuplicateObjectError):  # an earlier attempt of this call has put it
-            await retry(partial(_begin_put, target, value), None)
+    ends = await asyncio.gather(*(_keep(*each) for each in pairs), return_exceptions=True)
+    for end in ends:
+        if end is not None:
+            raise end
+
+
+async def _keep(source: bytes, target: bytes) -> None:
+    value = await retry(partial(_begin_get, source), None)
+    with suppress(DuplicateObjectError):  # an earlier attempt of the call has put it
+        await retry(partial(_begin_put, target, value), None)
 
 
 def _begin_get(source: bytes, store: StoreClient) -> Pending[Encoded]:

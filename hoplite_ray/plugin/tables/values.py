@@ -88,9 +88,16 @@ class Values:
         others = self._rank_nodes([each for each in self._ray_nodes(here) if each != own], writer)
         wanted = min(copies - 1, len(others))
         ids = [value_ids(self._table, writer, number, 1 + wanted) for number in numbers]
-        for names, value in zip(ids, values, strict=True):
-            with suppress(DuplicateObjectError):  # an earlier try has put it
-                here.put(names[0], value, incarnation=1, timeout_s=left_s(deadline))
+        store = here.store_by(deadline)
+        begun = [store.begin_put(names[0], each) for names, each in zip(ids, values, strict=True)]
+        try:
+            for pending in begun:
+                with suppress(DuplicateObjectError):  # an earlier try has put it
+                    pending.result(left_s(deadline))
+        except BaseException:
+            for pending in begun:
+                pending.cancel()
+            raise
         nodes = [node_number(own)]
         for copy in range(1, 1 + wanted):
             pairs = [(names[0], names[copy]) for names in ids]
