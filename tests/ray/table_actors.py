@@ -64,11 +64,13 @@ class Writer:
 
 @ray.remote(num_cpus=0)
 class Reader:
-    """Reads both keys of a cut, again and again."""
+    """Reads both keys of a cut, again and again, and hears of all versions after one."""
 
     def __init__(self, table: hop.Table) -> None:
         self.table = table
         self.cuts: deque[tuple[float, float]] = deque(maxlen=5)
+        self.heard: deque[tuple[str, int]] = deque()
+        self.error: BaseException | None = None
 
     def pid(self) -> int:
         return os.getpid()
@@ -99,34 +101,20 @@ class Reader:
     async def read_async(self, key: str, **which: Any) -> Any:
         return await self.table.get_async(key, timeout_s=60, **which)
 
-
-@ray.remote(num_cpus=0)
-class Watcher:
-    """Watches a prefix after a version, until it is killed."""
-
-    def __init__(self, table: hop.Table, prefix: str) -> None:
-        self.table = table
-        self.prefix = prefix
-        self.heard: deque[tuple[str, int]] = deque()
-        self.error: BaseException | None = None
-
-    def pid(self) -> int:
-        return os.getpid()
-
-    def begin(self, since: int) -> None:
+    def watch(self, since: int) -> None:
         """Watch what comes after the version `since`."""
-        self.watch = self.table.watch(self.prefix, since=since)
-        threading.Thread(target=self._run, daemon=True).start()
+        changes = self.table.watch(since=since)
+        threading.Thread(target=self._hear, args=(changes,), daemon=True).start()
 
-    def take(self) -> list[tuple[str, int]]:
+    def take_heard(self) -> list[tuple[str, int]]:
         """Return the keys and numbers of what it has heard of, each once."""
         if self.error is not None:
             raise self.error
         return [self.heard.popleft() for _ in range(len(self.heard))]
 
-    def _run(self) -> None:
+    def _hear(self, changes: Any) -> None:
         try:
-            for change in self.watch:
+            for change in changes:
                 self.heard.append((change.key, change.version.number))
         except BaseException as error:
             self.error = error

@@ -27,7 +27,7 @@ from hoplite_ray.plugin.tables.snapshot import Snapshot
 from hoplite_ray.plugin.tables.watching import Watch
 from hoplite_ray.tables.log import log_prefix, state_prefix, value_ids
 from tests.ray.raycluster import LARGE, RayCluster, eventually, is_gone
-from tests.ray.table_actors import SMALL, Handler, Reader, Watcher, Writer
+from tests.ray.table_actors import SMALL, Handler, Reader, Writer
 
 _logger = logging.getLogger(__name__)
 
@@ -126,6 +126,7 @@ def test_a_superseded_value_leaves_nothing_behind(cluster: RayCluster) -> None:
     assert table.get("a")[0] == 2
 
 
+@pytest.mark.slow  # test_tables_follower.py has it with threads
 def test_the_log_stays_short(cluster: RayCluster) -> None:
     table = hop.Table("short")
     for _ in range(700):
@@ -180,18 +181,18 @@ def test_a_handler_has_its_errors_and_a_wrong_one_is_refused(cluster: RayCluster
 
 
 class Crew:
-    """Writers, readers and watchers of one table, and verbs that kill each kind of process."""
+    """Writers of a table, readers that watch it, and verbs that kill each kind of process."""
 
     def __init__(self, cluster: RayCluster, table: hop.Table) -> None:
         self.cluster = cluster
         self.table = table
         self.writers = [self.start_writer(0, SMALL), self.start_writer(1, LARGE, pause_s=0.1)]
         self.readers = [self.start_reader(0), self.start_reader(2)]
-        self.watchers = [self.start_watcher(0), self.start_watcher(2)]
-        self.spare = self.start_watcher(2)
+        self.spare = self.start_reader(2)
         self.heard: tuple[list[Any], list[Any]] = ([], [])
         self.extra_nodes = itertools.count(10)
-        ray.get([watcher.begin.remote(0) for watcher in self.watchers])
+        ray.get([reader.watch.remote(0) for reader in self.readers])
+        self.reader_pid = ray.get(self.readers[1].pid.remote())  # it answers nothing while it reads
 
     def start_writer(self, node: int, elements: int, pause_s: float = 0.0) -> Any:
         options = self.cluster.on(node)
@@ -202,32 +203,25 @@ class Crew:
     def start_reader(self, node: int) -> Any:
         return Reader.options(**self.cluster.on(node)).remote(self.table)
 
-    def start_watcher(self, node: int) -> Any:
-        return Watcher.options(**self.cluster.on(node)).remote(self.table, "")
-
     def hear(self) -> None:
-        """Take what the watchers have heard of since the last call."""
-        for heard, watcher in zip(self.heard, self.watchers, strict=True):
-            heard += ray.get(watcher.take.remote())
+        """Take what the readers have heard of since the last call."""
+        for heard, reader in zip(self.heard, self.readers, strict=True):
+            heard += ray.get(reader.take_heard.remote())
 
     def has_heard(self, number: int) -> bool:
         self.hear()
         return all(heard and heard[-1][1] >= number for heard in self.heard)
 
     def kill_writer(self) -> None:
-        kill_actor(self.writers[0])
+        os.kill(ray.get(self.writers[0].pid.remote()), signal.SIGKILL)
         self.writers[0] = self.start_writer(0, SMALL)
 
     def kill_reader(self) -> None:
-        kill_actor(self.readers[1])
-        self.readers[1] = self.start_reader(2)
-
-    def kill_watcher(self) -> None:
-        """Another one goes on after the last version that this one has handed on."""
-        assert eventually(lambda: self.has_heard(0))
-        kill_actor(self.watchers[1])
-        self.watchers[1], self.spare = self.spare, self.start_watcher(2)
-        ray.get(self.watchers[1].begin.remote(self.heard[1][-1][1]))
+        """Another one watches on after the last version that this one has handed on."""
+        os.kill(self.reader_pid, signal.SIGKILL)
+        self.readers[1], self.spare = self.spare, self.start_reader(2)
+        ray.get(self.readers[1].watch.remote(self.heard[1][-1][1]))
+        self.reader_pid = ray.get(self.readers[1].pid.remote())
 
     def kill_steward(self) -> None:
         steward = attachment().steward
@@ -247,14 +241,10 @@ class Crew:
         self.cluster.crash_node(node)
 
 
-def kill_actor(actor: Any) -> None:
-    os.kill(ray.get(actor.pid.remote()), signal.SIGKILL)
-
-
 @pytest.mark.parametrize(
     "kinds",
     [
-        ("writer", "steward", "node", "watcher", "reader"),
+        ("writer", "steward", "node", "reader"),
         pytest.param(("ray_node",), marks=pytest.mark.slow),  # a Ray node starts in 10 s
     ],
     ids="-".join,
