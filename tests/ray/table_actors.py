@@ -30,7 +30,7 @@ class Writer:
         self.puts = 0
         self.error: BaseException | None = None
         self.is_over = threading.Event()
-        self.thread = threading.Thread(target=self._run)
+        self.thread = threading.Thread(target=self._run, daemon=True)  # a node may die under it
 
     def pid(self) -> int:
         return os.getpid()
