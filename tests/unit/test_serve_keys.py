@@ -289,9 +289,9 @@ def test_an_ensemble_makes_the_key_of_the_value_also_when_it_sends_an_id(
         ingress: Any = EnsembleIngress.__new__(EnsembleIngress)
         await ingress.__init__({"a": None}, 1, "majority", 9.0, "worlds")
         value = {"user": "me"}
-        await ingress._ask_member("a", "id", value, Stored(b"id", value), 9.0)
+        await ingress._ask_member("a", "id", value, Stored(b"id", value), 9.0, 7.5)
         [(query, key, _)] = ingress._outlets["a"].asked
-        assert isinstance(query.value, Stored) and key == digest_key("me")
+        assert isinstance(query.value, Stored) and key == digest_key("me") and query.cut_s == 7.5
         await ingress.__del__()
 
     asyncio.run(run())
