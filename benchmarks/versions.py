@@ -66,7 +66,10 @@ class Client:
     def __init__(self, name: str, holder: Any) -> None:
         self.keys = [f"{name}-x", f"{name}-y"]
         self.holder = holder
-        self.tables = {OURS: hop.Table("both"), ONE_COPY: hop.Table("one", copies=1)}
+        self.tables = {
+            OURS: hop.Table("both", keep_s=1),
+            ONE_COPY: hop.Table("one", keep_s=1, copies=1),
+        }
         self.numbers: dict[str, int] = {}
 
     def measure(self, deed: str, by: str, size_bytes: int) -> list[float]:
