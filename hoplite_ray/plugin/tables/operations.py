@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from hoplite_ray.errors import (
     InvalidArgumentError,
     ObjectLostError,
+    StoreFullError,
     VersionDroppedError,
     WrongTypeError,
 )
@@ -68,7 +69,13 @@ class Operations:
             here.follower.numbers(len(encoded)), here.forget_numbers
         )
         contents = list(encoded.values())
-        nodes = yield from store_values(here, given, contents, self.copies)
+        try:
+            nodes = yield from store_values(here, given, contents, self.copies)
+        except StoreFullError as error:
+            raise StoreFullError(
+                f"{error}. Table {self.name!r} keeps versions that were superseded for "
+                f"{self.options.keep_us / 1e6:g} s: put less often, or take a smaller keep_s"
+            ) from error
         entries = [
             Entry(key, number, value.layout.size_bytes, nodes)
             for (key, value), number in zip(encoded.items(), given.numbers, strict=True)
