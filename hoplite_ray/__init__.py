@@ -8,6 +8,7 @@ reduce all_reduce reduce_scatter              many objects into one, as their ta
 gather all_gather sources                     many objects as one; the sources of a result
 put_async array_async ...                     the awaitable twin of each; also `await array`
 Table                                         keys with versions: cuts, reads at a time, watches
+publish_weights weights                       arrays under a name, of which a node has one copy
 
 They take and return Ray's references; `Store` does the same with ids, without Ray. Every name is
 loaded at its first use, so that this import costs nothing and needs neither Ray nor numpy.
@@ -88,6 +89,12 @@ if TYPE_CHECKING:
         sources,
     )
     from hoplite_ray.plugin.tables.table import Table
+    from hoplite_ray.plugin.tables.weights import (
+        publish_weights,
+        publish_weights_async,
+        weights,
+        weights_async,
+    )
     from hoplite_ray.store import Store, new_id
 
     __version__: str
@@ -137,6 +144,8 @@ __all__ = [
     "get_async",
     "init",
     "new_id",
+    "publish_weights",
+    "publish_weights_async",
     "put",
     "put_async",
     "reduce",
@@ -148,6 +157,8 @@ __all__ = [
     "sources_async",
     "wait",
     "wait_async",
+    "weights",
+    "weights_async",
 ]
 
 _PLUGIN = {
@@ -165,6 +176,10 @@ _PLUGIN = {
     "hooks.flag": ("runtime_env",),
     "hooks.start": ("init",),
     "tables.table": ("Table",),
+    "tables.weights": (
+        *("publish_weights", "publish_weights_async"),
+        *("weights", "weights_async"),
+    ),
 }
 
 _HOMES = {

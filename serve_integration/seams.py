@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import ray
 from ray.experimental import internal_kv
 from ray.serve import Application
-from ray.serve._private.common import RUNNING_REQUESTS_KEY
+from ray.serve._private.common import RUNNING_REQUESTS_KEY, ReplicaID
 from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
+
+from hoplite_ray.plugin.seams import core
 
 NAMESPACE = b"hoplite"  # of the keys by which a policy in the controller and replicas speak
 
@@ -22,6 +25,7 @@ __all__ = [
     "begin_routing",
     "bound_deployment",
     "deployment_of",
+    "is_in_replica",
     "read_value",
 ]
 
@@ -52,3 +56,11 @@ def read_value(key: str, timeout_s: float) -> bytes | None:
     client = internal_kv.internal_kv_get_gcs_client()
     value = client.internal_kv_get(key.encode(), namespace=NAMESPACE, timeout=timeout_s)
     return None if value is None else bytes(value)
+
+
+def is_in_replica() -> bool:
+    """Return True in a process of a replica, also before Serve has made its object."""
+    if not ray.is_initialized() or core.is_driver():
+        return False
+    name = ray.get_runtime_context().get_actor_name()
+    return name is not None and ReplicaID.is_full_id_str(name)

@@ -165,6 +165,10 @@ class Versions:
             dropped += self._trim(self._ages.popleft()[1], now_us)
         return dropped
 
+    def is_drop_due(self, now_us: int) -> bool:
+        """Return True if a record of `now_us` would look for versions to drop. Cost: O(1)."""
+        return bool(self._ages) and self._ages[0][0] + self._keep_us <= now_us
+
     def _trim(self, key: str, now_us: int) -> list[Version]:
         history = self._histories.get(key)
         if history is None:

@@ -14,11 +14,13 @@ import logging
 import time
 import traceback
 from collections.abc import Coroutine, Generator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hoplite_ray.plugin.tables import weights
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.edge import NotifyRunning
 from hoplite_ray.serve.edge.failures import as_exception, attach_note, pack_answer
@@ -75,8 +77,13 @@ def query_snapshots() -> tuple[float, ...]:
 async def make_user(stage: AnyStage) -> Any:
     """Return the user's object, made with the arguments of `bind`, as Serve makes it.
 
-    Its `__init__` may be async.
+    Its `__init__` may be async. The stage's weights come meanwhile, if it has any.
     """
+    with nullcontext() if stage.weights is None else weights.declare(stage.weights):
+        return await _construct(stage)
+
+
+async def _construct(stage: AnyStage) -> Any:
     cls: Any = stage.user_class
     args, kwargs = stage.arguments
     if not inspect.iscoroutinefunction(cls.__init__):
@@ -150,9 +157,7 @@ class Compute:
         """
         answer = asyncio.get_running_loop().create_future()
         notified = to_notify if query.runs_alone else ()
-        run = Run(
-            query.id, value, answer, time.monotonic(), notified, query.pipeline, query.cut_s
-        )
+        run = Run(query.id, value, answer, time.monotonic(), notified, query.pipeline, query.cut_s)
         due_s = deadline_s - query.grace_s - 2 * query.hop_s  # as long as the way here, and back
         ticket = self._batches.offer(
             run, deadline_s=due_s, alone=query.runs_alone, pipeline=query.pipeline

@@ -15,9 +15,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
+from hoplite_ray.plugin.tables.weights import begin_early
 from hoplite_ray.serve.routing.keys import KeyFunction
+from hoplite_ray.serve.seams import is_in_replica
 from hoplite_ray.serve.stages.batching import Late
-from hoplite_ray.serve.stages.options import NearName, check_key, check_near, check_options
+from hoplite_ray.serve.stages.options import (
+    NearName,
+    check_key,
+    check_near,
+    check_options,
+    check_weights,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,6 +52,11 @@ class Stage(Generic[P, T]):
     key: KeyFunction | None = None
     near: NearName | None = None
     starts_parked: bool = False
+    weights: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what begins the fetch of weights ahead of the class, whose import may be long."""
+        return _make_blank, (_Beginning(self.weights),), self.__getstate__()
 
     def __call__(self, *args: object, **kwargs: object) -> T:
         name = self.user_class.__name__
@@ -79,6 +92,7 @@ class Stage(Generic[P, T]):
         key: KeyFunction | None = None,
         near: NearName | None = None,
         starts_parked: bool | None = None,
+        weights: str | None = None,
         **options: object,
     ) -> Stage[P, T]:
         """Return the stage with other options, as `Deployment.options` of Serve does.
@@ -95,11 +109,35 @@ class Stage(Generic[P, T]):
             {**self.serve_options, **options},
             near=self.near if near is None else near,
             starts_parked=self.starts_parked if starts_parked is None else starts_parked,
+            weights=self.weights if weights is None else weights,
         )
         changed: Stage[P, T] = replace(
             made, inputs=self.inputs, arguments=self.arguments, expected_s=self.expected_s
         )
         return changed
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """Begins the fetch of a stage's weights where it is unpickled, in a replica.
+
+    Serve unpickles a stage before it makes the replica, and imports the user's class by that.
+    """
+
+    weights: str | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _begin_in_replica, (self.weights,)
+
+
+def _begin_in_replica(weights: str | None) -> None:
+    if weights is not None and is_in_replica():
+        begin_early(weights)
+
+
+def _make_blank(_: object) -> AnyStage:
+    """Return a stage whose state pickle sets next."""
+    return object.__new__(Stage)
 
 
 AnyStage = Stage[..., Any]
@@ -126,6 +164,7 @@ def stage(
     key: KeyFunction = ...,
     near: NearName = ...,
     starts_parked: bool = ...,
+    weights: str = ...,
     **options: object,
 ) -> Decorator: ...
 
@@ -139,6 +178,7 @@ def stage(
     key: KeyFunction | None = None,
     near: NearName | None = None,
     starts_parked: bool = False,
+    weights: str | None = None,
     **options: object,
 ) -> Any:
     """Make a class a stage; `options` are those of `serve.deployment`.
@@ -159,18 +199,28 @@ def stage(
     starts_parked:  True: a replica gets no queries until an autoscaling policy releases it, no
                     other replica is active, or no policy writes for 10 s. It is released in some
                     0.1 s, because its object is made and its edges are open.
+    weights:        the name of weights that `hop.publish_weights` has published. A new replica
+                    fetches them while it imports the class, and `hop.weights()` maps them in
+                    `__init__`.
 
     Raises:  TypeError for a generator, a class without `__call__`, a name that is no option, an
-             option that the pipeline gives, a key that is no function of one value, or a
-             starts_parked that is no bool; ValueError for a value that an option can't have, or for
-             `key` and `near` together.
+             option that the pipeline gives, a key that is no function of one value, weights that
+             are no name, or a starts_parked that is no bool; ValueError for a value that an option
+             can't have, or for `key` and `near` together.
     """
 
     def decorate(user_class: Any, /) -> AnyStage:
         if not isinstance(user_class, type):
             raise TypeError(f"@stage is for classes, not for {user_class!r}")
         return _declare(
-            user_class, max_batch, late, key, options, near=near, starts_parked=starts_parked
+            user_class,
+            max_batch,
+            late,
+            key,
+            options,
+            near=near,
+            starts_parked=starts_parked,
+            weights=weights,
         )
 
     return decorate if cls is None else decorate(cls)
@@ -185,6 +235,7 @@ def _declare(
     *,
     near: NearName | None,
     starts_parked: bool,
+    weights: str | None,
 ) -> AnyStage:
     """Return a class as a stage. Raises what `stage` does."""
     name = user_class.__name__
@@ -204,6 +255,15 @@ def _declare(
         check_near(name, near, key)
     if type(starts_parked) is not bool:
         raise TypeError(f"stage {name}: starts_parked={starts_parked!r} is to be True or False")
+    if weights is not None:
+        check_weights(name, weights)
     return Stage(
-        user_class, max_batch, Late(late), options, key=key, near=near, starts_parked=starts_parked
+        user_class,
+        max_batch,
+        Late(late),
+        options,
+        key=key,
+        near=near,
+        starts_parked=starts_parked,
+        weights=weights,
     )

@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 
 from ray import serve
 
+from hoplite_ray.tables.log import KEY_BYTES_MAX
+
 NearName = Literal["data"]
 
 _NEAR = [*get_args(NearName)]
@@ -77,6 +79,22 @@ def check_near(what: str, near: Any, key: Any) -> None:
     if key is not None:
         raise ValueError(
             f"stage {what}: key= and near= both choose the replica of a query; give one of them"
+        )
+
+
+def check_weights(what: str, weights: Any) -> None:
+    """Check the name of a stage's weights; `what` is the name of its class.
+
+    Raises:  TypeError for what is no text; ValueError for an empty or a very long one.
+    """
+    if not isinstance(weights, str):
+        raise TypeError(
+            f"stage {what}: weights={weights!r:.80} is no name; publish the weights by "
+            "hop.publish_weights(name, value), and give that name"
+        )
+    if not 0 < len(weights.encode()) <= KEY_BYTES_MAX:
+        raise ValueError(
+            f"stage {what}: weights={weights!r:.80} is no name of 1 to {KEY_BYTES_MAX} bytes"
         )
 
 

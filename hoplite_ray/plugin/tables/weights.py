@@ -1,0 +1,240 @@
+"""Weights: arrays under a name, of which each Ray node has one copy for all of its processes.
+
+They are the latest versions of a table of their own, so no process owns them. A replica of a stage
+begins to fetch them before it imports the user's class, and the bytes travel meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hoplite_ray.errors import GetTimeoutError, InvalidArgumentError, VersionMissingError
+from hoplite_ray.plugin.tables.steps import Blocking, Steps, run, run_async
+from hoplite_ray.plugin.tables.table import Table
+from hoplite_ray.tables.log import checked_key
+from hoplite_ray.tables.versions import Version
+from hoplite_ray.values.deadlines import left_s
+
+TABLE = "hoplite.weights"
+
+_KEEP_S = 60.0  # of weights that have been replaced: fetches of them end, as others begin
+_NAME_S = 60.0  # for which a call without a limit waits for a name
+_LOOK_S = 1.0  # between two looks for a name, beside the watch of it
+_LIST_S = 10.0  # to list the names, for an error
+_LISTED_MAX = 10  # names in an error
+
+
+def publish_weights(name: str, value: Any, *, timeout_s: float | None = None) -> Version:
+    """Publish weights under a name, for `weights` in every process of the cluster.
+
+    They outlive this process. Processes that have mapped the weights before keep what they have.
+
+    Args:    name: a text of at most 1,024 bytes.
+             value: as for `hoplite_ray.put`, for example a state dict of torch on the CPU; or None,
+             which withdraws the name.
+             timeout_s: seconds to wait; None waits without a limit.
+    Returns: the version, when every process can read it: `number`, `time_s`, `size_bytes`.
+    Raises:  as `Table.put`: InvalidArgumentError naming the part of `value` that can't be stored;
+             StoreFullError; GetTimeoutError, after which it may still take effect; ControlError.
+    Cost:    a copy of the bytes here and on one other node, where they stay. The bytes before them
+             go with the first `publish_weights` or `weights` that comes 60 s later.
+    Example:
+
+        hop.publish_weights("encoder", {"layer": np.ones((2, 2)), "bias": np.zeros(2)})
+        assert hop.weights("encoder")["layer"].sum() == 4
+    """
+    table = _open()
+    if value is None:
+        return table.remove(name, timeout_s=timeout_s)
+    return table.put(name, value, timeout_s=timeout_s)
+
+
+async def publish_weights_async(
+    name: str, value: Any, *, timeout_s: float | None = None
+) -> Version:
+    """Like `publish_weights`, but awaitable; when it is cancelled it may still take effect."""
+    table = _open()
+    if value is None:
+        return await table.remove_async(name, timeout_s=timeout_s)
+    return await table.put_async(name, value, timeout_s=timeout_s)
+
+
+def weights(name: str | None = None, *, timeout_s: float | None = None) -> Any:
+    """Return the weights that were published last under a name, over this node's one copy.
+
+    Args:    name: as for `publish_weights`. It may be left out in a stage that names its weights:
+             `@stage(weights="encoder")`.
+             timeout_s: seconds to wait for the name and the bytes. None waits 60 s for a name that
+             was not published, and without a limit for bytes.
+    Returns: the value. Its numpy arrays are read-only; a page of a tensor that this process writes
+             into becomes its own.
+    Raises:  GetTimeoutError, which lists the names that there are; InvalidArgumentError without any
+             name; ObjectLostError if all nodes with a copy are gone; ControlError.
+    Cost:    the bytes over this node's link for the first process of the node; for each later one
+             one call to Ray's GCS. Nothing is copied above 64 KiB. A copy that came over the link
+             may be evicted when the last process has dropped it.
+    Example:
+
+        hop.publish_weights("decoder", [np.arange(3)])
+        assert hop.weights("decoder", timeout_s=60)[0].tolist() == [0, 1, 2]
+    """
+    chosen, table = _choose(name), _open()
+    values = table._open().values
+    return run(_read(table, chosen), values, f"get of weights {chosen!r}", timeout_s)
+
+
+async def weights_async(name: str | None = None, *, timeout_s: float | None = None) -> Any:
+    """Like `weights`, but awaitable; cancelling it cancels the transfer."""
+    chosen, table = _choose(name), _open()
+    values = table._open().values
+    return await run_async(_read(table, chosen), values, f"get of weights {chosen!r}", timeout_s)
+
+
+# ---- for the replicas of stages ----
+
+_lock = threading.Lock()  # guards all below
+_early: dict[str, Future[Any]] = {}  # fetches that no call of `weights` has taken yet
+_declared: str | None = None  # the weights of this process's stage
+
+
+def begin_early(name: str) -> None:
+    """Begin to fetch weights for the first call of `weights`, unless that has begun."""
+    with _lock:
+        if name in _early:
+            return
+        fetch = _early[name] = Future()
+    fetch.set_running_or_notify_cancel()  # a caller that leaves does not cancel it
+    thread = threading.Thread(target=_fetch_early, args=(name, fetch), daemon=True)
+    thread.name = "hoplite-weights"
+    thread.start()
+
+
+@contextmanager
+def declare(name: str) -> Iterator[None]:
+    """Make `name` the weights of this process's stage, whose object the body makes.
+
+    The fetch has begun in the body. It is dropped at the end, so that it keeps no memory mapped.
+    """
+    global _declared
+    begin_early(name)
+    with _lock:
+        _declared = name
+    try:
+        yield
+    finally:
+        with _lock:
+            _early.pop(name, None)
+
+
+def _fetch_early(name: str, fetch: Future[Any]) -> None:
+    try:
+        table = _open()
+        steps = _read_latest(table, name)
+        value = run(steps, table._open().values, f"get of weights {name!r}", None)
+    except BaseException as error:  # for the caller of `weights`
+        fetch.set_exception(error)
+    else:
+        fetch.set_result(value)
+
+
+# ---- reads ----
+
+
+def _open() -> Table:
+    return Table(TABLE, keep=1, keep_s=_KEEP_S)
+
+
+def _choose(name: str | None) -> str:
+    chosen = _declared if name is None else name
+    if chosen is None:
+        raise InvalidArgumentError(
+            "weights() needs a name here: give it, as in weights('encoder'), or let the stage name "
+            "it, as in @stage(weights='encoder')"
+        )
+    return checked_key(chosen)
+
+
+def _read(table: Table, name: str) -> Steps[Any]:
+    """Return the value of the fetch that has begun early, or begin one."""
+    with _lock:
+        fetch = _early.pop(name, None)
+    if fetch is None:
+        return (yield from _read_latest(table, name))
+    try:
+        return (yield fetch)
+    except GetTimeoutError:
+        if fetch.done():
+            raise
+        raise GetTimeoutError(
+            f"weights {name!r} have not come in time: they are not published yet, or the link of "
+            "this node is slow or busy; raise timeout_s"
+        ) from None
+
+
+def _read_latest(table: Table, name: str) -> Steps[Any]:
+    try:
+        value = yield from table._get(name, None, None)
+    except VersionMissingError:
+        yield Blocking(lambda deadline: _wait_for_name(table, name, deadline))
+        value = yield from table._get(name, None, None)
+    _drop_replaced(table)
+    return _freeze(value)
+
+
+def _wait_for_name(table: Table, name: str, deadline: float | None) -> None:
+    """Wait until a name is published. Raises: GetTimeoutError listing the names that there are."""
+    limit = time.monotonic() + _NAME_S if deadline is None else deadline
+    with table.watch(name) as changes:
+        while True:
+            try:
+                table.find(name, timeout_s=_LIST_S)
+            except VersionMissingError as error:
+                left = left_s(limit) or 0.0
+                if not left:
+                    raise _unknown_error(name, table.keys(timeout_s=_LIST_S)) from error
+            else:
+                return
+            try:
+                changes.next(timeout_s=min(left, _LOOK_S))
+            except GetTimeoutError:
+                continue  # the look decides
+
+
+def _drop_replaced(table: Table) -> None:
+    """Have weights dropped that were replaced `_KEEP_S` ago, if that is due. It waits for nothing.
+
+    The next put would drop them, but of weights that may be long.
+    """
+    now_us = time.time_ns() // 1000
+    follower = table._open().follower
+    if follower.look_up(lambda state: state.versions.is_drop_due(now_us)):
+        follower.read(now_us)  # makes a record, whose writer deletes what it drops
+
+
+def _freeze(value: Any) -> Any:
+    """Make all numpy arrays of a value read-only, and return the value."""
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False
+    elif isinstance(value, dict):
+        for each in value.values():
+            _freeze(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            _freeze(each)
+    return value
+
+
+def _unknown_error(name: str, names: list[str]) -> GetTimeoutError:
+    listed = ", ".join(map(repr, names[:_LISTED_MAX])) or "none"
+    more = f" and {len(names) - _LISTED_MAX} more" if len(names) > _LISTED_MAX else ""
+    return GetTimeoutError(
+        f"no weights {name!r} have been published in time; there are: {listed}{more}; correct the "
+        "name, or publish them by hop.publish_weights"
+    )
