@@ -18,6 +18,7 @@ HEADINGS = ("Args", "Returns", "Raises", "Cost", "Example")
 VERBS = (
     *("put", "array", "empty", "get", "wait", "delete", "sources"),
     *("reduce", "all_reduce", "reduce_scatter", "gather", "all_gather"),
+    *("publish_weights", "weights"),
 )
 
 

@@ -17,8 +17,11 @@ import numpy as np
 import ray
 
 import hoplite_ray as hop
+from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.serve import query_ids, query_snapshots, stage
+from tests.ray.spilling import told
+from tests.ray.weights_actors import find_place
 
 LIGHT: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}}
 BAD = 13  # what Cross can't answer
@@ -379,3 +382,34 @@ class Pairs:
 
     def __call__(self, one: list[Any], two: list[Any]) -> list[Any]:
         return list(zip(one, two, strict=True))
+
+
+@stage(weights="model", num_replicas=2, **LIGHT)
+class Weighted:
+    """Answers with the sum of its weights, and tells where they are."""
+
+    def __init__(self) -> None:
+        self._weights = hop.weights(timeout_s=60)["layer"]
+
+    def __call__(self, queries: list[Any]) -> list[Any]:
+        total = float(self._weights.sum())  # all pages are there
+        return [(os.getpid(), total, find_place(self._weights)) for _ in queries]
+
+
+@stage(weights="model", **LIGHT)
+class WeightedAsync:
+    """The same with an async constructor."""
+
+    async def __init__(self) -> None:  # type: ignore[misc]  # a stage awaits it
+        self._weights = (await hop.weights_async(timeout_s=60))["layer"]
+
+    async def __call__(self, queries: list[Any]) -> list[Any]:
+        return [float(self._weights.sum()) for _ in queries]
+
+
+@ray.remote(num_cpus=0)
+class Teller:
+    """Tells the counters of the node where it is."""
+
+    def stats(self) -> NodeStats:
+        return told()

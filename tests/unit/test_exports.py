@@ -23,7 +23,7 @@ def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(hoplite_ray)
 
 
-VERBS = ("put", "array", "empty", "get", "wait", "delete", "sources")
+VERBS = ("put", "array", "empty", "get", "wait", "delete", "sources", "publish_weights", "weights")
 COMBINING = ("reduce", "all_reduce", "reduce_scatter", "gather", "all_gather")
 
 

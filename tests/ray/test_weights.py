@@ -1,0 +1,164 @@
+"""Weights in a cluster: they outlive drivers and nodes, and a node has one copy of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import hoplite_ray as hop
+from hoplite_ray.plugin.tables import weights as weights_module
+from hoplite_ray.tables.log import value_ids
+from tests.ray.raycluster import ARENA_BYTES, RayCluster, eventually, is_gone
+from tests.ray.weights_actors import Model
+
+LAYER = 4 << 20  # float32 elements: 16 MiB
+SLACK_BYTES = 1 << 20  # of other objects of the cluster, which come and go meanwhile
+
+DRIVER = """
+import numpy as np, ray, sys
+import hoplite_ray as hop
+ray.init(sys.argv[1], log_to_driver=False)
+hop.publish_weights("trained", {"layer": np.ones((4, 250_000), "f4"), "tied": [np.arange(3)]})
+"""
+
+
+def value(fill: float, elements: int = LAYER) -> dict[str, Any]:
+    return {"layer": np.full(elements, fill, np.float32), "bias": np.arange(3)}
+
+
+def start_models(cluster: RayCluster, node: int, count: int, name: str | None = None) -> list[Any]:
+    return [Model.options(**cluster.on(node)).remote(name) for _ in range(count)]
+
+
+def find_other(cluster: RayCluster, nodes: tuple[int, ...]) -> int:
+    """Return the node of the three that has none of the two copies."""
+    models = [start_models(cluster, node, 1)[0] for node in range(3)]
+    numbers = ray.get([model.node_number.remote() for model in models])
+    (other,) = (node for node in range(3) if numbers[node] not in nodes)
+    return other
+
+
+def test_weights_outlive_the_driver_that_published_them(cluster: RayCluster) -> None:
+    command = [sys.executable, "-c", DRIVER, cluster.cluster.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    (model,) = start_models(cluster, 1, 1, "trained")
+    assert ray.get(model.sum.remote("layer")) == 1_000_000
+    here = hop.weights("trained", timeout_s=60)
+    assert here["tied"][0].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="read-only"):
+        here["layer"][0, 0] = 2
+
+
+def test_all_processes_of_a_node_map_its_one_copy(cluster: RayCluster) -> None:
+    version = hop.publish_weights("shared", value(1))
+    node = find_other(cluster, version.nodes)
+    (watcher,) = start_models(cluster, node, 1)
+    before = ray.get(watcher.stats.remote())
+    models = start_models(cluster, node, 3, "shared")
+    places = ray.get([model.place.remote("layer") for model in models])
+    assert len({(place.file, place.offset) for place in places}) == 1
+    assert [place.copied_bytes for place in places] == [0, 0, 0]
+    during = ray.get(watcher.stats.remote())
+    came_bytes = during.arena_bytes_used - before.arena_bytes_used
+    assert version.size_bytes <= came_bytes <= version.size_bytes + SLACK_BYTES
+    assert during.arena_bytes_pinned >= before.arena_bytes_pinned + version.size_bytes
+    for pid in ray.get([model.pid.remote() for model in models]):
+        os.kill(pid, signal.SIGKILL)
+
+    def is_let_go() -> bool:
+        pinned = ray.get(watcher.stats.remote()).arena_bytes_pinned
+        return bool(pinned <= before.arena_bytes_pinned + SLACK_BYTES)
+
+    assert eventually(is_let_go), "what is left on the node can be evicted"
+    evictions = ray.get(watcher.stats.remote()).evictions
+    ray.get(watcher.put.remote(ARENA_BYTES - ARENA_BYTES // 4))
+    assert ray.get(watcher.stats.remote()).evictions > evictions
+    assert hop.weights("shared")["layer"][0] == 1, "the two copies stay"
+
+
+def test_one_copy_serves_when_the_node_with_the_other_has_died(cluster: RayCluster) -> None:
+    publisher, reader = start_models(cluster, 1, 1)[0], start_models(cluster, 2, 1)[0]
+    ray.get(publisher.publish.remote("twice", value(3, 300_000)))
+    os.kill(ray.get(publisher.node_pid.remote()), signal.SIGKILL)
+    ray.get(reader.map.remote("twice"))
+    assert ray.get(reader.sum.remote("layer")) == 900_000
+    ray.get(publisher.map.remote("twice"))
+    assert ray.get(publisher.sum.remote("layer")) == 900_000
+
+
+def test_a_call_waits_for_the_name_and_at_last_lists_the_names(cluster: RayCluster) -> None:
+    hop.publish_weights("listed", np.zeros(1))
+    why = r"no weights 'lisstd' have been published in time; there are: .*'listed'.*; correct the"
+    with pytest.raises(hop.GetTimeoutError, match=why):
+        hop.weights("lisstd", timeout_s=0.5)
+    (model,) = start_models(cluster, 1, 1)
+    waiting = model.map.remote("late")
+    assert ray.wait([waiting], timeout=0.5)[0] == []
+    hop.publish_weights("late", value(2, 10))
+    ray.get(waiting)
+    assert ray.get(model.sum.remote("layer")) == 20
+
+
+def test_the_latest_weights_are_read_and_withdrawn_ones_are_not(cluster: RayCluster) -> None:
+    async def use() -> None:
+        await hop.publish_weights_async("changing", np.ones(2))
+        await hop.publish_weights_async("changing", np.full(2, 5.0))
+        assert (await hop.weights_async("changing")).sum() == 10
+        removal = await hop.publish_weights_async("changing", None)
+        assert removal.is_removal
+        with pytest.raises(hop.GetTimeoutError, match="no weights 'changing'"):
+            await hop.weights_async("changing", timeout_s=0.2)
+
+    asyncio.run(use())
+
+
+def test_a_reader_has_replaced_weights_dropped(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights_module, "TABLE", "weights.replaced")
+    monkeypatch.setattr(weights_module, "_KEEP_S", 0.2)
+    old = hop.publish_weights("a", value(1, 300_000))
+    hop.publish_weights("a", value(2, 300_000))
+    ids = value_ids("weights.replaced", old.writer, old.value, len(old.nodes))
+
+    def is_dropped() -> bool:
+        assert hop.weights("a")["layer"][0] == 2
+        return all(map(is_gone, ids))
+
+    assert eventually(is_dropped)
+
+
+def test_a_fetch_that_began_early_is_what_the_stage_gets(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights_module, "_declared", None)
+    hop.publish_weights("early", np.full(3, 7.0))
+    weights_module.begin_early("early")
+    with weights_module.declare("early"):
+        mine = hop.weights()
+        hop.publish_weights("early", np.full(3, 8.0))
+        assert mine.sum() == 21 and not mine.flags.writeable
+        assert hop.weights().sum() == 24, "the next call reads anew"
+    assert hop.weights().sum() == 24
+
+
+def test_an_early_fetch_of_an_unknown_name_fails_in_the_constructor(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights_module, "_declared", None)
+    monkeypatch.setattr(weights_module, "_NAME_S", 0.5)
+    with weights_module.declare("unpublished"):
+        with pytest.raises(hop.GetTimeoutError, match=r"'unpublished' have not come in time"):
+            hop.weights(timeout_s=0.1)
+        weights_module.begin_early("unpublished")
+        with pytest.raises(hop.GetTimeoutError, match=r"no weights 'unpublished' have been"):
+            hop.weights(timeout_s=60)
