@@ -61,11 +61,18 @@ class Links:
 
     def sent_bytes(self, rank: int, rail: int = 0) -> int:
         """Count the bytes that a node has sent over its link, headers included."""
+        return self._count(rank, rail, 8)
+
+    def received_bytes(self, rank: int, rail: int = 0) -> int:
+        """Count the bytes that a node has received over its link, headers included."""
+        return self._count(rank, rail, 0)
+
+    def _count(self, rank: int, rail: int, column: int) -> int:
         self._devices[rank].seek(0)
         for line in self._devices[rank].read().splitlines():
             device, _, counters = line.partition(":")
             if device.strip() == rail_device(rail):
-                return int(counters.split()[8])
+                return int(counters.split()[column])
         raise OSError(f"node {rank} has no device {rail_device(rail)}")
 
     def close(self) -> None:

@@ -86,6 +86,14 @@ TABLES = (
         1200,
     ),
     Table(
+        "weights",
+        "Weights on a new node",
+        "Replicas begin on a node that has joined, and map the same weights.",
+        ("weights", "weights --size-mib 1024 --rate-mbit 1000 --rounds 1"),
+        600,
+        needs_root=True,
+    ),
+    Table(
         "worlds",
         "Messages over worlds",
         "Up to three processes send messages to one, on one machine.",

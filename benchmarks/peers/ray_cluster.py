@@ -52,31 +52,43 @@ class RayCluster:
         *,
         store_bytes: int,
         cpus: int = 2,
+        count: int | None = None,
         told: Callable[[int], None] = lambda rank: None,
     ) -> Self:
         """Start the head, and then the others; `told` hears of each that has started.
+
+        With `count` only the first nodes of the network; `add` starts the others.
 
         Raises:  OSError with the last words of a node that did not start.
         Cost:    15 s for the head on an idle machine of two cores and 3 s for each other node; 200
                  MB of memory each, and `store_bytes` of shared memory as they are used.
         """
         started = cls(network, store_bytes=store_bytes, cpus=cpus)
-        folder = f"--temp-dir={network.folder / 'ray'}"
-        head = ["--head", f"--port={_PORT}", "--include-dashboard=false", folder]
-        for rank in range(network.count):  # at once, two of them take the same socket's name
-            started._start(rank, [f"--address={started.address}"] if rank else head)
+        for rank in range(network.count if count is None else count):
+            started.add(rank)  # at once, two of them take the same socket's name
             told(rank)
         return started
+
+    def add(self, rank: int, resource: str | None = None) -> None:
+        """Start a Ray node; the first one is the head. `resource` is in place of its n0, n1, ...
+
+        A node that takes the place of a dead one has another resource, because Ray learns late of
+        deaths.
+        """
+        folder = f"--temp-dir={self._network.folder / 'ray'}"
+        head = ["--head", f"--port={_PORT}", "--include-dashboard=false", folder]
+        role = [f"--address={self.address}"] if rank else head
+        self._start(rank, role, resource or f"n{rank}")
 
     def on(self, rank: int) -> dict[str, Any]:
         """Options that place a task or an actor on a node, beside whatever runs there."""
         return {"num_cpus": 0, "resources": {f"n{rank}": 0.001}}
 
-    def _start(self, rank: int, role: Sequence[str]) -> None:
+    def _start(self, rank: int, role: Sequence[str], resource: str) -> None:
         command = [*self._network.within(rank), sys.executable, "-m", "ray.scripts.scripts"]
         command += ["start", *role, *self._options, "--disable-usage-stats"]
         command += [f"--node-ip-address={self._network.address(rank)}"]
-        command += ["--resources", f'{{"n{rank}": 1}}']
+        command += ["--resources", f'{{"{resource}": 1}}']
         log = self._network.folder / f"ray-start-{rank}.log"
         for _ in range(_STARTS):
             with open(log, "wb") as words:  # a pipe would stay open in the raylet
