@@ -31,6 +31,7 @@ CLAIMS = {
     ("docs/how-to/send-without-copies.md", "python"): WORLDS,
     ("docs/how-to/serve-an-ensemble.md", "python"): SERVE,
     ("docs/how-to/serve-large-values.md", "python"): SERVE,
+    ("docs/how-to/share-weights-between-replicas.md", "python"): SERVE,
     ("docs/how-to/sync-weights-to-rollout-workers.md", "python"): PROGRAMS,
     ("docs/how-to/use-from-ray-collective.md", "python"): PROGRAMS,
     ("docs/how-to/use-from-ray-direct-transport.md", "python"): PROGRAMS,

@@ -22,6 +22,7 @@ PAGES = {
         "how-to/keep-queries-through-failures.md",
         "how-to/serve-an-ensemble.md",
         "how-to/serve-large-values.md",
+        "how-to/share-weights-between-replicas.md",
     )
 }
 

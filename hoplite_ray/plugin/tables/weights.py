@@ -26,8 +26,8 @@ TABLE = "hoplite.weights"
 
 _KEEP_S = 60.0  # of weights that have been replaced: fetches of them end, as others begin
 _NAME_S = 60.0  # for which a call without a limit waits for a name
-_LOOK_S = 1.0  # between two looks for a name, beside the watch of it
-_LIST_S = 10.0  # to list the names, for an error
+_LOOK_S, _LOOK_MAX_S = 0.02, 0.5  # between two looks for a name: doubles up to the maximum
+_CALL_S = 10.0  # of a look
 _LISTED_MAX = 10  # names in an error
 
 
@@ -191,20 +191,18 @@ def _read_latest(table: Table, name: str) -> Steps[Any]:
 def _wait_for_name(table: Table, name: str, deadline: float | None) -> None:
     """Wait until a name is published. Raises: GetTimeoutError listing the names that there are."""
     limit = time.monotonic() + _NAME_S if deadline is None else deadline
-    with table.watch(name) as changes:
-        while True:
-            try:
-                table.find(name, timeout_s=_LIST_S)
-            except VersionMissingError as error:
-                left = left_s(limit) or 0.0
-                if not left:
-                    raise _unknown_error(name, table.keys(timeout_s=_LIST_S)) from error
-            else:
-                return
-            try:
-                changes.next(timeout_s=min(left, _LOOK_S))
-            except GetTimeoutError:
-                continue  # the look decides
+    pause_s = _LOOK_S
+    while True:
+        try:
+            table.find(name, timeout_s=_CALL_S)
+        except VersionMissingError as error:
+            left = left_s(limit)
+            if not left:
+                raise _unknown_error(name, table.keys(timeout_s=_CALL_S)) from error
+        else:
+            return
+        time.sleep(min(pause_s, left))
+        pause_s = min(2 * pause_s, _LOOK_MAX_S)
 
 
 def _drop_replaced(table: Table) -> None:
