@@ -17,6 +17,7 @@ import hoplite_ray as hop
 from hoplite_ray.plugin.tables import weights as weights_module
 from hoplite_ray.tables.log import value_ids
 from tests.ray.raycluster import ARENA_BYTES, RayCluster, eventually, is_gone
+from tests.ray.spilling import told
 from tests.ray.weights_actors import Model
 
 LAYER = 4 << 20  # float32 elements: 16 MiB
@@ -62,21 +63,20 @@ def test_all_processes_of_a_node_map_its_one_copy(cluster: RayCluster) -> None:
     version = hop.publish_weights("shared", value(1))
     node = find_other(cluster, version.nodes)
     (watcher,) = start_models(cluster, node, 1)
-    before = ray.get(watcher.stats.remote())
+    sent_before = told().bytes_sent
     models = start_models(cluster, node, 3, "shared")
     places = ray.get([model.place.remote("layer") for model in models])
     assert len({(place.file, place.offset) for place in places}) == 1
     assert [place.copied_bytes for place in places] == [0, 0, 0]
-    during = ray.get(watcher.stats.remote())
-    came_bytes = during.arena_bytes_used - before.arena_bytes_used
-    assert version.size_bytes <= came_bytes <= version.size_bytes + SLACK_BYTES
-    assert during.arena_bytes_pinned >= before.arena_bytes_pinned + version.size_bytes
+    sent_bytes = told().bytes_sent - sent_before
+    assert version.size_bytes <= sent_bytes <= version.size_bytes + SLACK_BYTES
+    pinned = ray.get(watcher.stats.remote()).arena_bytes_pinned
     for pid in ray.get([model.pid.remote() for model in models]):
         os.kill(pid, signal.SIGKILL)
 
     def is_let_go() -> bool:
-        pinned = ray.get(watcher.stats.remote()).arena_bytes_pinned
-        return bool(pinned <= before.arena_bytes_pinned + SLACK_BYTES)
+        left = ray.get(watcher.stats.remote()).arena_bytes_pinned
+        return bool(left <= pinned - version.size_bytes + SLACK_BYTES)
 
     assert eventually(is_let_go), "what is left on the node can be evicted"
     evictions = ray.get(watcher.stats.remote()).evictions

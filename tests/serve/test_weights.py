@@ -12,6 +12,7 @@ import ray
 import hoplite_ray as hop
 from hoplite_ray import serve
 from tests.ray.raycluster import eventually
+from tests.ray.spilling import told
 from tests.serve.applications import Teller, Weighted, WeightedAsync
 from tests.serve.conftest import Application, Node
 
@@ -78,18 +79,20 @@ def test_a_new_node_fetches_one_copy_and_keeps_none_pinned(node: Node) -> None:
         there = {"num_cpus": 0, "resources": {"far": 0.001}}
         model = Weighted.options(ray_actor_options=there)
         teller = Teller.options(**there).remote()
-        before = ray.get(teller.stats.remote())
+        ray.get(teller.stats.remote())  # the node is there
+        sent_before = told().bytes_sent
         started = Application("weighted_far", serve.pipeline(model=model, replicas=1))
         found = ask_replicas(started, 2)
         assert {total for total, _ in found.values()} == {4 * ELEMENTS}
-        during = ray.get(teller.stats.remote())
-        came_bytes = during.arena_bytes_used - before.arena_bytes_used
-        assert version.size_bytes <= came_bytes <= version.size_bytes + SLACK_BYTES
+        sent_bytes = told().bytes_sent - sent_before
+        assert version.size_bytes <= sent_bytes <= version.size_bytes + SLACK_BYTES
+        pinned = ray.get(teller.stats.remote()).arena_bytes_pinned
+        assert pinned >= version.size_bytes
         started.delete()
 
         def is_let_go() -> bool:
-            pinned = ray.get(teller.stats.remote()).arena_bytes_pinned
-            return bool(pinned <= before.arena_bytes_pinned + SLACK_BYTES)
+            left = ray.get(teller.stats.remote()).arena_bytes_pinned
+            return bool(left <= pinned - version.size_bytes)
 
         assert eventually(is_let_go, within_s=60)
     finally:
