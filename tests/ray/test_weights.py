@@ -24,9 +24,9 @@ LAYER = 4 << 20  # float32 elements: 16 MiB
 SLACK_BYTES = 1 << 20  # of other objects of the cluster, which come and go meanwhile
 
 DRIVER = """
-import numpy as np, ray, sys
+import numpy as np, sys
 import hoplite_ray as hop
-ray.init(sys.argv[1], log_to_driver=False)
+hop.init(sys.argv[1], arena_bytes=int(sys.argv[2]), log_to_driver=False)
 hop.publish_weights("trained", {"layer": np.ones((4, 250_000), "f4"), "tied": [np.arange(3)]})
 """
 
@@ -48,7 +48,7 @@ def find_other(cluster: RayCluster, nodes: tuple[int, ...]) -> int:
 
 
 def test_weights_outlive_the_driver_that_published_them(cluster: RayCluster) -> None:
-    command = [sys.executable, "-c", DRIVER, cluster.cluster.address]
+    command = [sys.executable, "-c", DRIVER, cluster.cluster.address, str(ARENA_BYTES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     (model,) = start_models(cluster, 1, 1, "trained")
