@@ -144,7 +144,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def take(name: str) -> Any:
     """Return what a call of `weights` waits for first, if a fetch has begun early."""
-    steps = weights_module._read(object(), name)  # type: ignore[arg-type]  # not asked
+    steps = weights_module._take(name)
     return next(steps).result(10)
 
 

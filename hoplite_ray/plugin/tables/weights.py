@@ -16,18 +16,17 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray.errors import GetTimeoutError, InvalidArgumentError, VersionMissingError
+from hoplite_ray.plugin.tables.operations import Operations
 from hoplite_ray.plugin.tables.steps import Blocking, Steps, run, run_async
-from hoplite_ray.plugin.tables.table import Table
-from hoplite_ray.tables.log import checked_key
+from hoplite_ray.tables.log import Options, checked_key
 from hoplite_ray.tables.versions import Version
-from hoplite_ray.values.deadlines import left_s
 
 TABLE = "hoplite.weights"
+COPIES = 2
 
 _KEEP_S = 60.0  # of weights that have been replaced: fetches of them end, as others begin
 _NAME_S = 60.0  # for which a call without a limit waits for a name
 _LOOK_S, _LOOK_MAX_S = 0.02, 0.5  # between two looks for a name: doubles up to the maximum
-_CALL_S = 10.0  # of a look
 _LISTED_MAX = 10  # names in an error
 
 
@@ -50,20 +49,17 @@ def publish_weights(name: str, value: Any, *, timeout_s: float | None = None) ->
         hop.publish_weights("encoder", {"layer": np.ones((2, 2)), "bias": np.zeros(2)})
         assert hop.weights("encoder")["layer"].sum() == 4
     """
-    table = _open()
-    if value is None:
-        return table.remove(name, timeout_s=timeout_s)
-    return table.put(name, value, timeout_s=timeout_s)
+    ops = _open()
+    return run(_publish(ops, name, value), ops.open().values, _what("put", name), timeout_s)
 
 
 async def publish_weights_async(
     name: str, value: Any, *, timeout_s: float | None = None
 ) -> Version:
     """Like `publish_weights`, but awaitable; when it is cancelled it may still take effect."""
-    table = _open()
-    if value is None:
-        return await table.remove_async(name, timeout_s=timeout_s)
-    return await table.put_async(name, value, timeout_s=timeout_s)
+    ops = _open()
+    steps = _publish(ops, name, value)
+    return await run_async(steps, ops.open().values, _what("put", name), timeout_s)
 
 
 def weights(name: str | None = None, *, timeout_s: float | None = None) -> Any:
@@ -85,16 +81,15 @@ def weights(name: str | None = None, *, timeout_s: float | None = None) -> Any:
         hop.publish_weights("decoder", [np.arange(3)])
         assert hop.weights("decoder", timeout_s=60)[0].tolist() == [0, 1, 2]
     """
-    chosen, table = _choose(name), _open()
-    values = table._open().values
-    return run(_read(table, chosen), values, f"get of weights {chosen!r}", timeout_s)
+    chosen = _choose(name)
+    return run(_take(chosen), _open().open().values, _what("get", chosen), timeout_s)
 
 
 async def weights_async(name: str | None = None, *, timeout_s: float | None = None) -> Any:
     """Like `weights`, but awaitable; cancelling it cancels the transfer."""
-    chosen, table = _choose(name), _open()
-    values = table._open().values
-    return await run_async(_read(table, chosen), values, f"get of weights {chosen!r}", timeout_s)
+    chosen = _choose(name)
+    values = _open().open().values
+    return await run_async(_take(chosen), values, _what("get", chosen), timeout_s)
 
 
 # ---- for the replicas of stages ----
@@ -135,20 +130,25 @@ def declare(name: str) -> Iterator[None]:
 
 def _fetch_early(name: str, fetch: Future[Any]) -> None:
     try:
-        table = _open()
-        steps = _read_latest(table, name)
-        value = run(steps, table._open().values, f"get of weights {name!r}", None)
+        ops = _open()
+        value = run(_read(ops, name), ops.open().values, _what("get", name), None)
     except BaseException as error:  # for the caller of `weights`
         fetch.set_exception(error)
     else:
         fetch.set_result(value)
 
 
-# ---- reads ----
+# ---- the operations, each once, for a verb and for its awaitable twin ----
 
 
-def _open() -> Table:
-    return Table(TABLE, keep=1, keep_s=_KEEP_S)
+def _open() -> Operations:
+    return Operations(TABLE, Options(keep=1, keep_us=round(_KEEP_S * 1e6)), COPIES)
+
+
+def _publish(ops: Operations, name: str, value: Any) -> Steps[Version]:
+    if value is None:
+        return (yield from ops.remove(name))
+    return (yield from ops.put_all({name: value}))[name]
 
 
 def _choose(name: str | None) -> str:
@@ -161,12 +161,12 @@ def _choose(name: str | None) -> str:
     return checked_key(chosen)
 
 
-def _read(table: Table, name: str) -> Steps[Any]:
-    """Return the value of the fetch that has begun early, or begin one."""
+def _take(name: str) -> Steps[Any]:
+    """Return the value of the fetch that has begun early, or of one that begins."""
     with _lock:
         fetch = _early.pop(name, None)
     if fetch is None:
-        return (yield from _read_latest(table, name))
+        return (yield from _read(_open(), name))
     try:
         return (yield fetch)
     except GetTimeoutError:
@@ -178,40 +178,46 @@ def _read(table: Table, name: str) -> Steps[Any]:
         ) from None
 
 
-def _read_latest(table: Table, name: str) -> Steps[Any]:
+def _read(ops: Operations, name: str) -> Steps[Any]:
+    """Return the latest value, and wait for the first one."""
     try:
-        value = yield from table._get(name, None, None)
+        value = yield from ops.get(name, None, None)
     except VersionMissingError:
-        yield Blocking(lambda deadline: _wait_for_name(table, name, deadline))
-        value = yield from table._get(name, None, None)
-    _drop_replaced(table)
+        yield from _wait_for_name(ops, name)
+        value = yield from ops.get(name, None, None)
+    _drop_replaced(ops)
     return _freeze(value)
 
 
-def _wait_for_name(table: Table, name: str, deadline: float | None) -> None:
+def _wait_for_name(ops: Operations, name: str) -> Steps[None]:
     """Wait until a name is published. Raises: GetTimeoutError listing the names that there are."""
-    limit = time.monotonic() + _NAME_S if deadline is None else deadline
+    limit = time.monotonic() + _NAME_S
     pause_s = _LOOK_S
     while True:
-        try:
-            table.find(name, timeout_s=_CALL_S)
-        except VersionMissingError as error:
-            left = left_s(limit)
-            if not left:
-                raise _unknown_error(name, table.keys(timeout_s=_CALL_S)) from error
-        else:
-            return
-        time.sleep(min(pause_s, left))
+        deadline: float | None = yield Blocking(lambda deadline: deadline)
+        left = (limit if deadline is None else deadline) - time.monotonic()
+        if left < _LOOK_S:
+            break
+        sleep_s = min(pause_s, left / 2)  # so that the last look is in time
+        yield Blocking(lambda _, sleep_s=sleep_s: time.sleep(sleep_s))  # type: ignore[misc]
         pause_s = min(2 * pause_s, _LOOK_MAX_S)
+        try:
+            yield from ops.find(name, None, None)
+        except VersionMissingError:
+            continue
+        except GetTimeoutError:
+            break
+        return
+    raise _unknown_error(name, ops.open().follower.look_up(lambda state: state.versions.keys("")))
 
 
-def _drop_replaced(table: Table) -> None:
+def _drop_replaced(ops: Operations) -> None:
     """Have weights dropped that were replaced `_KEEP_S` ago, if that is due. It waits for nothing.
 
     The next put would drop them, but of weights that may be long.
     """
     now_us = time.time_ns() // 1000
-    follower = table._open().follower
+    follower = ops.open().follower
     if follower.look_up(lambda state: state.versions.is_drop_due(now_us)):
         follower.read(now_us)  # makes a record, whose writer deletes what it drops
 
@@ -227,6 +233,10 @@ def _freeze(value: Any) -> Any:
         for each in value:
             _freeze(each)
     return value
+
+
+def _what(verb: str, name: str) -> str:
+    return f"{verb} of weights {name!r:.80}"
 
 
 def _unknown_error(name: str, names: list[str]) -> GetTimeoutError:
