@@ -22,6 +22,7 @@ from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.serve import query_ids, query_snapshots, stage
 from tests.ray.spilling import told
 from tests.ray.weights_actors import find_place
+from tests.serve import imported
 
 LIGHT: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}}
 BAD = 13  # what Cross can't answer
@@ -398,13 +399,13 @@ class Weighted:
 
 @stage(weights="model", **LIGHT)
 class WeightedAsync:
-    """The same with an async constructor."""
+    """Answers with the sum of its weights, and the fetches that had begun when it was imported."""
 
     async def __init__(self) -> None:  # type: ignore[misc]  # a stage awaits it
         self._weights = (await hop.weights_async(timeout_s=60))["layer"]
 
     async def __call__(self, queries: list[Any]) -> list[Any]:
-        return [float(self._weights.sum()) for _ in queries]
+        return [(float(self._weights.sum()), imported.BEGUN) for _ in queries]
 
 
 @ray.remote(num_cpus=0)

@@ -63,15 +63,20 @@ def test_replicas_map_the_nodes_copy_and_an_update_maps_the_latest(
     assert {total for total, _ in found.values()} == {2 * ELEMENTS}
 
 
-def test_an_async_constructor_and_a_profile_have_the_weights(node: Node) -> None:
+def test_the_fetch_begins_before_the_class_is_imported(node: Node) -> None:
     publish(3)
     started = Application("weighted_async", serve.pipeline(model=WeightedAsync, replicas=1))
-    assert started.answer(0) == 3 * ELEMENTS
+    assert started.answer(0) == (3 * ELEMENTS, ["model"])
     started.delete()
+
+
+def test_a_profile_has_the_weights(node: Node) -> None:
+    publish(4)
     profile = serve.profile(Weighted, [0], (1,), budget_s=0.1)
     assert profile.stage == "Weighted"
 
 
+@pytest.mark.slow  # it starts a Ray node
 def test_a_new_node_fetches_one_copy_and_keeps_none_pinned(node: Node) -> None:
     version = publish(4)
     far = node.cluster.add_node("far")

@@ -31,6 +31,30 @@ def test_an_application_can_be_made_from_what_another_one_wraps() -> None:
     assert [each.name for each in build_app(again, name="app").deployments] == ["stage"]
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (ReplicaID("x", DeploymentID(name="stage", app_name="app")).to_full_id_str(), True),
+        ("SERVE_CONTROLLER_ACTOR", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_a_replica_is_known_by_the_name_of_its_actor(
+    name: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seams.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(seams.core, "is_driver", lambda: False)
+    context = Mock(get_actor_name=lambda: name)
+    monkeypatch.setattr(seams.ray, "get_runtime_context", lambda: context)
+    assert seams.is_in_replica() is expected
+
+
+def test_a_process_without_ray_is_no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seams.ray, "is_initialized", lambda: False)
+    assert not seams.is_in_replica()
+
+
 def test_a_handle_begins_to_route_once_and_without_a_request() -> None:
     begun: list[DeploymentID] = []
 
