@@ -55,7 +55,7 @@ def test_what_is_no_name_is_refused(name: Any) -> None:
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def note_beginnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names whose fetch has begun early; none is fetched."""
     names: list[str] = []
     monkeypatch.setattr(declare, "is_in_replica", lambda: True)
@@ -83,27 +83,29 @@ class Importing(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def test_a_stage_begins_its_fetch_before_its_class_is_imported(begun: list[str]) -> None:
+def test_a_stage_begins_its_fetch_before_its_class_is_imported(note_beginnings: list[str]) -> None:
     made = stage(weights="encoder", max_batch=4)(Model).bind().after("other")
     unpickler = Importing(io.BytesIO(pickle.dumps(made)))
-    unpickler.begun = begun
+    unpickler.begun = note_beginnings
     assert unpickler.load() == made
     assert Model.imported_after == ("encoder",)
     again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(made))))
     assert again == made
-    assert begun == 3 * ["encoder"], "also when it is pickled again"
+    assert note_beginnings == 3 * ["encoder"], "also when it is pickled again"
 
 
-def test_a_stage_without_weights_begins_nothing(begun: list[str]) -> None:
+def test_a_stage_without_weights_begins_nothing(note_beginnings: list[str]) -> None:
     made = stage(Model)
     assert pickle.loads(pickle.dumps(made)) == made
-    assert begun == []
+    assert note_beginnings == []
 
 
-def test_elsewhere_than_in_a_replica_nothing_begins(begun: list[str], monkeypatch: Any) -> None:
+def test_elsewhere_than_in_a_replica_nothing_begins(
+    note_beginnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(declare, "is_in_replica", lambda: False)
     pickle.loads(pickle.dumps(stage(weights="encoder")(Model)))
-    assert begun == []
+    assert note_beginnings == []
 
 
 def test_options_keep_or_change_the_weights() -> None:
@@ -128,7 +130,7 @@ def test_weights_that_are_no_name_are_refused_at_the_stage(
 
 
 @pytest.fixture
-def early(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def note_fetches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of fetches that threads have begun; each ends at once with its name."""
     names: list[str] = []
 
@@ -148,17 +150,17 @@ def take(name: str) -> Any:
     return next(steps).result(10)
 
 
-def test_the_first_call_takes_the_fetch_that_has_begun(early: list[str]) -> None:
+def test_the_first_call_takes_the_fetch_that_has_begun(note_fetches: list[str]) -> None:
     weights_module.begin_early("encoder")
     with weights_module.declare("encoder"):
         assert weights_module._choose(None) == "encoder"
         assert take("encoder") == "value of encoder"
         assert not weights_module._early
-    assert early == ["encoder"], "it began once"
+    assert note_fetches == ["encoder"], "it began once"
     assert weights_module._choose(None) == "encoder", "also after the constructor"
 
 
-def test_a_fetch_that_no_call_takes_is_dropped(early: list[str]) -> None:
+def test_a_fetch_that_no_call_takes_is_dropped(note_fetches: list[str]) -> None:
     with weights_module.declare("encoder"):
         assert weights_module._early
     assert not weights_module._early
