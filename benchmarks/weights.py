@@ -7,8 +7,8 @@ Real Ray nodes, each in a network namespace with a full-duplex link. Two nodes h
 weights. For each play a third node joins, and k replicas begin there at once: first bare ones,
 whose time is the start of k processes, then those with weights. A replica is ready when it has read
 an element of each page. The bound is the start of the bare replicas and the bytes of one copy over
-the link; the goal lets the bytes take 1.1 times that. The bytes that a node has received while its replicas
-began stand beside the size.
+the link; the goal lets the bytes take 1.1 times that. The bytes that a node has received while its
+replicas began stand beside the size.
 """
 
 from __future__ import annotations
