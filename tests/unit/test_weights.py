@@ -147,7 +147,9 @@ def note_fetches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def take(name: str) -> Any:
     """Return what a call of `weights` waits for first, if a fetch has begun early."""
     steps = weights_module._take(name)
-    return next(steps).result(10)
+    step = next(steps)
+    assert isinstance(step, Future)
+    return step.result(10)
 
 
 def test_the_first_call_takes_the_fetch_that_has_begun(note_fetches: list[str]) -> None:
