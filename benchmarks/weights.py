@@ -142,7 +142,7 @@ def play_all(
     times: Times, network: Network, plays: list[tuple[str, int]], stack: ExitStack
 ) -> None:
     """Have each play on a new node."""
-    store_bytes = times.size_bytes * 5 // 4 + 256 * MIB
+    store_bytes = times.size_bytes * 5 // 2 + 256 * MIB  # a keeper has two copies for a while
     cluster = RayCluster.start(network, store_bytes=store_bytes, count=KEEPERS)
     arguments = (cluster.address, str(store_bytes), str(network.slowest_mbit))
     driver = Rank.start(
