@@ -53,7 +53,7 @@ def read_value(key: str, timeout_s: float) -> bytes | None:
 
     Raises:  an error of Ray if the GCS does not answer in time.
     """
-    client = internal_kv.internal_kv_get_gcs_client()
+    client = internal_kv.internal_kv_get_gcs_client()  # type: ignore[no-untyped-call]
     value = client.internal_kv_get(key.encode(), namespace=NAMESPACE, timeout=timeout_s)
     return None if value is None else bytes(value)
 
