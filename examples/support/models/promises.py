@@ -28,7 +28,7 @@ PACKAGES = {  # import name -> what brings it
     "torch": "torch",
     "wordllama": "wordllama",
 }
-BATCHES = (1, 2, 4, 8)
+BATCHES, TOY_BATCHES = (1, 2, 4, 8), (1, 2)
 WARM = 8  # queries that open the edges, and don't count
 LATE_S = 30.0  # after which a query counts as lost
 
@@ -56,7 +56,7 @@ def lacking() -> list[str]:
 def parse_options(title: str, slo: serve.SLO, toy: serve.SLO) -> argparse.Namespace:
     """Read the options of both programs; ends the program if packages are lacking.
 
-    Returns: `slo`, `seconds` of load, `budget_s` of each profile, `profiles` and `toy`.
+    Returns: `slo`, `seconds` of load, `batches` and `budget_s` of profiles, `profiles`, `toy`.
     """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--latency-ms", type=float, help=f"(default: {1000 * slo.latency_s:g})")
@@ -77,7 +77,7 @@ def parse_options(title: str, slo: serve.SLO, toy: serve.SLO) -> argparse.Namesp
     )
     if options.toy:
         options.seconds = 5.0
-    options.budget_s = 1.0 if options.toy else 4.0
+    options.batches, options.budget_s = (TOY_BATCHES, 0.5) if options.toy else (BATCHES, 4.0)
     return options
 
 
@@ -92,7 +92,7 @@ def keep_promise(
 
     Returns: the answers.
     """
-    inputs = find_inputs(stages, list(queries[: max(BATCHES)]))
+    inputs = find_inputs(stages, list(queries[: max(options.batches)]))
     profiles = {
         name: find_profile(stage, inputs[name], options, name) for name, stage in stages.items()
     }
@@ -140,7 +140,7 @@ def find_profile(
     if path and path.exists():
         profile = serve.Profile.load(path)
     else:
-        profile = serve.profile(stage, queries, BATCHES, budget_s=options.budget_s)
+        profile = serve.profile(stage, queries, options.batches, budget_s=options.budget_s)
         if path:
             path.parent.mkdir(parents=True, exist_ok=True)
             profile.save(path)

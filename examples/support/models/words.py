@@ -5,8 +5,10 @@ The package `wordllama` brings its vectors along: nothing is downloaded.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from support.models.facts import POLITE, RUDE
@@ -46,10 +48,7 @@ class Passages:
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        import faiss
-
-        faiss.omp_set_num_threads(1)  # the stages share the cores
-        words = Words()
+        faiss, words = load_faiss(), Words()
         means = centre(np.stack([words.mean(text) for text in texts]))
         rows = [
             np.vstack([words.encode(text), mean]) for text, mean in zip(texts, means, strict=True)
@@ -83,16 +82,13 @@ class Passages:
 
 
 class Nearest:
-    """Passages by their mean vectors alone, in an index of FAISS."""
+    """Passages in an index of FAISS, by the mean vectors of their titles: what is before "is"."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        import faiss
-
-        faiss.omp_set_num_threads(1)
         words = Words()
         self._texts = texts
-        self._index = faiss.IndexFlatIP(WIDTH)
-        self._index.add(np.stack([words.mean(text) for text in texts]))
+        self._index = load_faiss().IndexFlatIP(WIDTH)
+        self._index.add(np.stack([words.mean(text.partition(" is ")[0]) for text in texts]))
 
     def find(self, vectors: np.ndarray) -> list[str]:
         """Return the passage that is nearest to each vector."""
@@ -112,6 +108,15 @@ class Manners:
     def is_rude(self, text: str) -> bool:
         """Return whether a sentence is rude."""
         return float(with_one(self._words.mean(text)) @ self._weights) > 0
+
+
+def load_faiss() -> Any:
+    """Return the module, which is to use one thread, because the stages share the cores."""
+    logging.getLogger("faiss").setLevel(logging.WARNING)  # else it says which build it takes
+    import faiss
+
+    faiss.omp_set_num_threads(1)
+    return faiss
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
