@@ -16,7 +16,7 @@ from support.serving import LIGHT, local_serve
 from hoplite_ray.serve import SLO, stage
 
 REFUSAL = "I would rather not say that."
-RIGHT_MIN = 0.8  # of the answers
+RIGHT_MIN, TOY_RIGHT_MIN = 0.8, 0.6  # of the answers
 QUERIES, TOY_QUERIES = 120, 16
 
 
@@ -68,7 +68,7 @@ def main(options: argparse.Namespace) -> int:
     wanted = [passages[each] if each < kept else REFUSAL for each in meant]
     right = asked.count(wanted, lambda answer, text: answer[0] == text and len(answer[1]) > 0)
     print(f"{right:.1%} of {len(asked.answers)} answers were right, and said aloud")
-    return 0 if right >= RIGHT_MIN else 1
+    return 0 if right >= (TOY_RIGHT_MIN if options.toy else RIGHT_MIN) else 1
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from hoplite_ray.serve import SLO, stage
 
 FOUND = 5  # passages for each query
 BESIDE, TOY_BESIDE = 1000, 50  # paragraphs of Python's documentation, beside the facts
-FIRST_MIN = 0.8  # of the queries, whose right passage is to be the first
+FIRST_MIN, TOY_FIRST_MIN = 0.8, 0.6  # of the queries, whose right passage is to be the first
 QUERIES, TOY_QUERIES = 240, 24
 
 
@@ -70,7 +70,7 @@ def main(options: argparse.Namespace) -> int:
     blind = np.mean([alone.find(words.encode(q["text"]), 1) for q in queries] == meant[:, None])
     print(f"the right one of {len(passages)} passages is first for {first:.1%} of the queries,")
     print(f"among {FOUND} for {among:.1%}; without the picture it is first for {blind:.1%}")
-    return 0 if first >= FIRST_MIN else 1
+    return 0 if first >= (TOY_FIRST_MIN if options.toy else FIRST_MIN) else 1
 
 
 if __name__ == "__main__":
