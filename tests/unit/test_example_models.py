@@ -64,7 +64,9 @@ def test_the_grammar_has_every_spoken_question() -> None:
     rules = dict(re.findall(r"^<(\w+)> = (.*);$", grammar, re.M))
     choices = {name: set(words.split(" | ")) for name, words in rules.items()}
     for question, _ in facts.spoken_questions():
-        lead, thing, number = re.fullmatch(r"(.*) (\w+) number (\w+)", question).groups()  # type: ignore[union-attr]
+        parts = re.fullmatch(r"(.*) (\w+) number (\w+)", question)
+        assert parts
+        lead, thing, number = parts.groups()
         assert lead in choices["lead"]
         assert thing in choices["thing"]
         assert number in choices["number"]

@@ -15,7 +15,7 @@ from support.models.facts import spoken_questions
 HEARD_HZ = 16_000  # samples a second, as PocketSphinx wants them
 PAD_S = 0.3  # of silence at both ends, without which the last word is misheard
 NOISE = 30  # of a microphone: silence that is nothing but zeros is no speech that a model knows
-# Of espeak-ng's speak_lib.h.
+# Constants of espeak-ng, from its speak_lib.h.
 SYNCHRONOUS, CHARACTERS, UTF8, RATE, PITCH = 2, 1, 1, 1, 3
 # Voices of questions: name, words a minute, pitch of 100.
 VOICES = (("en-us", 140, 50), ("en-us+f3", 140, 50), ("en-us+m3", 140, 50), ("en-us+f2", 140, 50))
