@@ -4,6 +4,7 @@ Pure: callers give `Batches` each event and its time, in seconds of one clock. I
 
     offer     a query has come; returns None if the stage has as many waiting as it may
     withdraw  no caller waits for the query's answer any more
+    backlog_s returns how long the queries that wait will take
     take      returns the batch to run now, earliest deadlines first; None if there is none to run
     finish    the batch has run, and its time is learnt from
     learn_after  a query of an earlier batch has its answer from the later stages
@@ -127,6 +128,12 @@ class Batches(Generic[Item]):
         self._waiting[ticket] = _Waiting(item, deadline_s, alone, pipeline)
         heapq.heappush(self._timely.setdefault(pipeline, []), (deadline_s, ticket))
         return ticket
+
+    def backlog_s(self) -> float:
+        """Return the seconds that the queries that wait will take; 0 until a batch has run."""
+        full, rest = divmod(len(self._waiting), self._cap)
+        estimate = self.service_time.estimate
+        return full * estimate(self._cap) + (estimate(rest) if rest else 0.0)
 
     def withdraw(self, ticket: int) -> bool:
         """Forget a query that waits; returns False if it does not wait any more."""

@@ -104,12 +104,16 @@ class Run:
     to_notify: tuple[NotifyRunning, ...] = ()  # called when its batch begins and ends
     pipeline: str = ""
     cut_s: float = 0.0
+    is_late: bool = False  # True if it was dropped, because it can't be in time any more
 
 
 class Compute:
     """The queries of one replica that wait or run. It belongs to one event loop.
 
-    query_count:  the number of these queries.
+    query_count:    the number of these queries.
+    arrival_count:  of queries that came since the replica's start, also those that were refused.
+    served_count:   of queries that have ended, also with an error or because they were cancelled.
+    late_count:     of those that ended too late for their deadlines, or were dropped as late.
     """
 
     def __init__(
@@ -127,7 +131,7 @@ class Compute:
         keys:  the rules of the next stages, by pipeline and name. An answer then comes as a
                KeyedAnswer.
         """
-        self.query_count = 0
+        self.query_count = self.arrival_count = self.served_count = self.late_count = 0
         self._stage = stage
         self._name = name
         self._user = user
@@ -155,6 +159,7 @@ class Compute:
 
         Raises:  BusyError if too many queries wait.
         """
+        self.arrival_count += 1
         answer = asyncio.get_running_loop().create_future()
         notified = to_notify if query.runs_alone else ()
         run = Run(query.id, value, answer, time.monotonic(), notified, query.pipeline, query.cut_s)
@@ -165,11 +170,23 @@ class Compute:
         if ticket is None:
             raise BusyError(f"stage {self._name} has {WAITING_MAX} queries waiting")
         self.query_count += 1
-        answer.add_done_callback(lambda _: self._end_run(ticket))
+        answer.add_done_callback(lambda _: self._end_run(ticket, run, due_s))
         if not self._is_take_due:  # after the other queries of a frame
             self._is_take_due = True
             asyncio.get_running_loop().call_soon(self._take_due_batch)
         return answer
+
+    def report_load(self) -> dict[str, float]:
+        """Return the numbers by which a policy scales the stage ahead of its queries.
+
+        Cost:    O(1).
+        """
+        return {
+            "hoplite_arrivals": self.arrival_count,
+            "hoplite_backlog_s": self._batches.backlog_s(),
+            "hoplite_late": self.late_count,
+            "hoplite_served": self.served_count,
+        }
 
     def report_times(self) -> dict[int, list[float]]:
         """Return how long the last batches of each size took, in seconds."""
@@ -208,8 +225,10 @@ class Compute:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _end_run(self, ticket: int) -> None:
+    def _end_run(self, ticket: int, run: Run, due_s: float) -> None:
         self.query_count -= 1
+        self.served_count += 1
+        self.late_count += run.is_late or time.monotonic() > due_s
         self._batches.withdraw(ticket)
 
     def _take_due_batch(self) -> None:
@@ -223,6 +242,7 @@ class Compute:
         if batch.late_count:
             metrics.count("serve_late", batch.late_count)
         for late in batch.late:
+            late.is_late = True
             if not late.answer.done():
                 why = f"query {late.id} was not run at {self._name}: it can't be in time any more"
                 late.answer.set_exception(LateError(why))

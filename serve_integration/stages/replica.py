@@ -80,12 +80,15 @@ class Replica:
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Tell Serve how many queries wait or run here, and whether this replica is parked.
 
-        Serve scales by both. It counts calls by handles itself, and does not see calls over edges.
+        Serve itself counts calls by handles, and does not see calls over edges. The other numbers
+        are for a policy that scales ahead of the queries.
         """
         own = getattr(self._user, "record_autoscaling_stats", None)
         stats = await _call_user(own) if own is not None else {}
+        load = self._compute.report_load()
         parked = {} if self._parking is None else {PARKED_KEY: int(self._parking.is_parked)}
-        return {**(stats or {}), **parked, RUNNING_REQUESTS_KEY: self._compute.query_count}
+        count = {RUNNING_REQUESTS_KEY: self._compute.query_count}
+        return {**(stats or {}), **load, **parked, **count}
 
     async def report_times(self) -> dict[int, list[float]]:
         """Return how long the last batches of each size took, in seconds."""

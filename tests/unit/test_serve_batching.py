@@ -358,6 +358,18 @@ def test_no_time_is_ever_negative(batches: list[tuple[int, float]]) -> None:
         assert learnt.estimate(64) >= learnt.estimate(1) - 1e-9
 
 
+def test_a_backlog_is_the_time_of_its_batches() -> None:
+    batches = Batches[int](cap=4, waiting_max=99)
+    tickets = [batches.offer(number) for number in range(10)]
+    assert batches.backlog_s() == 0, "no batch has run"
+    for size in (1, 4):
+        batches.service_time.learn(size, _FIXED_S + _EACH_S * size)
+    assert batches.backlog_s() == pytest.approx(3 * _FIXED_S + 10 * _EACH_S)
+    assert tickets[0] is not None and batches.withdraw(tickets[0])
+    assert batches.take(0.0) is not None
+    assert batches.backlog_s() == pytest.approx(2 * _FIXED_S + 5 * _EACH_S)
+
+
 @pytest.mark.parametrize("limits", [{"cap": 0, "waiting_max": 1}, {"cap": 1, "waiting_max": 0}])
 def test_limits_are_at_least_one(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least 1"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 from ray.serve._private.common import RUNNING_REQUESTS_KEY
 
-from hoplite_ray.serve import metrics, query_snapshots, stage
+from hoplite_ray.serve import LateError, metrics, query_snapshots, stage
 from hoplite_ray.serve.edge.frames import Message
 from hoplite_ray.serve.routing import discovery
 from hoplite_ray.serve.routing.query import Query, take_cut
 from hoplite_ray.serve.stages.replica import Replica
+
+LOAD = ("hoplite_arrivals", "hoplite_backlog_s", "hoplite_late", "hoplite_served")
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +146,8 @@ def test_a_stage_that_tells_serve_nothing_is_scaled_by_its_queries() -> None:
             return queries
 
     async def work(replica: Replica) -> None:
-        assert await replica.record_autoscaling_stats() == {RUNNING_REQUESTS_KEY: 0}
+        stats = await replica.record_autoscaling_stats()
+        assert stats == {**dict.fromkeys(LOAD, 0), RUNNING_REQUESTS_KEY: 0}
         assert list(replica.record_replica_metadata()) == [discovery.METADATA_KEY]
 
     run_replica(stage(Silent), work)
@@ -171,3 +175,51 @@ def test_the_next_stage_has_the_same_cut_and_a_tenth_of_a_second_has_one() -> No
     assert query.for_next_stage("a", None, 1.0).cut_s == 7.2
     assert Query(*query.fields) == query
     assert {take_cut(now_s) for now_s in (7.3, 7.35, 7.399)} == {7.3}
+
+
+class Gate:
+    """Answers when the test opens it, with an error for a query that is one."""
+
+    is_open: asyncio.Event
+
+    async def __call__(self, queries: list[Any]) -> list[Any]:
+        await self.is_open.wait()
+        return queries
+
+
+def test_a_stage_reports_what_came_what_waits_and_what_was_late() -> None:
+    async def work(replica: Replica) -> None:
+        async def report() -> list[float]:
+            stats = await replica.record_autoscaling_stats()
+            return [stats[name] for name in (*LOAD, RUNNING_REQUESTS_KEY)]
+
+        def ask_for(value: Any, left_s: float) -> asyncio.Future[Any]:
+            query = Query("id", 1, "", value, left_s, {})
+            return replica._compute.run(query, value, time.monotonic() + left_s)
+
+        Gate.is_open = asyncio.Event()
+        replica._compute._batches.service_time.learn(2, 0.5)  # a full batch
+        runs = [ask_for(1, 60.0), ask_for(2, 60.0), ask_for(3, 60.0), ask_for(4, -1.0)]
+        runs += [ask_for(ValueError("bad"), 60.0), ask_for(6, 60.0)]
+        assert await report() == [6, 1.5, 0, 0, 6]  # one runs, five wait in three batches
+        runs[-1].cancel()
+        await asyncio.sleep(0)
+        assert await report() == [6, 1.0, 0, 1, 5]
+        Gate.is_open.set()
+        await asyncio.gather(*runs, return_exceptions=True)
+        assert await report() == [6, 0, 1, 6, 0]
+
+    run_replica(stage(max_batch=2)(Gate), work)
+
+
+def test_a_query_that_is_dropped_counts_as_late_although_its_time_is_not_over() -> None:
+    async def work(replica: Replica) -> None:
+        replica._compute._batches.finish(1, 99.0)
+        query = Query("id", 1, "", 1, 60.0, {})
+        with pytest.raises(LateError):
+            await replica._compute.run(query, 1, time.monotonic() + 60.0)
+        await asyncio.sleep(0)
+        stats = await replica.record_autoscaling_stats()
+        assert [stats[name] for name in LOAD] == [1, 0, 1, 1]
+
+    run_replica(stage(late="drop")(Gate), work)
