@@ -5,6 +5,7 @@
     pipelines(p=P, ...)   several pipelines, which share stages
     ensemble(A, B, ...)   models that vote; a death costs a vote
     profile, plan         how long batches take; caps and replicas for a promised latency
+    scale_ahead           replicas that are asked for ahead of the queries
     place                 which stage runs on which device
 
 Between two replicas there is a world of its own. Source: MultiWorld; Vortex; Hoplite 5.4.
@@ -12,7 +13,7 @@ docs/reference/serving.md.
 
 The rooms, from the top; each may use the rooms below it, and all may use the modules at the root:
 
-    slo/        profiles of stages, and plans that keep a promised latency
+    slo/        profiles of stages, plans that keep a promised latency, and scaling ahead
     placement/  which stage runs on which device
     graph/      pipelines and ensembles as Serve applications, and their ingresses
     stages/     the user's class as a deployment: declaration, replica, batches, joins, parking
@@ -46,6 +47,7 @@ from hoplite_ray.serve.slo.contract import SLO, Prediction
 from hoplite_ray.serve.slo.plan import Plan, SharedPlan, plan
 from hoplite_ray.serve.slo.profile import BatchProfile, Profile
 from hoplite_ray.serve.slo.profiling import observe, profile
+from hoplite_ray.serve.slo.scaling import scale_ahead
 from hoplite_ray.serve.stages.compute import query_ids, query_snapshots
 from hoplite_ray.serve.stages.declare import Stage, stage
 
@@ -84,6 +86,7 @@ __all__ = [
     "profile",
     "query_ids",
     "query_snapshots",
+    "scale_ahead",
     "stage",
     "whole_gpu",
 ]

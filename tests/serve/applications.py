@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import os
 import signal
 import threading
@@ -15,6 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import ray
+from ray import serve as ray_serve
+from ray.experimental.internal_kv import _internal_kv_get
 
 import hoplite_ray as hop
 from hoplite_ray.metrics.counters import NodeStats
@@ -154,6 +157,25 @@ class Slow:
     def __call__(self, queries: list[int]) -> list[int]:
         time.sleep(0.1)
         return queries
+
+
+@ray_serve.deployment(**LIGHT)
+class Parks:
+    """A deployment of Serve that is parked until a notice has its id. It answers if it is."""
+
+    def __init__(self) -> None:
+        self._is_parked = True
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        mine = ray_serve.get_replica_context().replica_id
+        key = f"hoplite_released/{mine.deployment_id.app_name}#{mine.deployment_id.name}"
+        told = _internal_kv_get(key, namespace=b"hoplite")
+        if told and mine.unique_id in json.loads(told)["replicas"]:
+            self._is_parked = False
+        return {"hoplite_parked": float(self._is_parked)}
+
+    def __call__(self, query: Any) -> bool:
+        return self._is_parked
 
 
 @stage(**LIGHT)
