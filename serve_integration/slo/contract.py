@@ -39,6 +39,7 @@ from hoplite_ray.serve.slo.search import (
     explain_refusal,
     grow,
     make_judge,
+    share_latency,
     trim,
 )
 
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 _MORE_MAX = 20  # replicas that are added because of other arrivals
+_TAIL = 0.95  # of service times, by which stages share a latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,19 @@ class SharedContract:
         """How many times all rates fit, until the limiting stage falls behind."""
         name = self.limiting_stage
         return find_capacity(self.graph.stages[name]) / find_rates(self.slos, self.graph)[name]
+
+    def share_latency(self) -> dict[str, float]:
+        """Return the seconds that a query may spend at each stage, waiting and running.
+
+        A stage's share is as large as a full batch of it (p95) is long. A shared stage has the
+        smallest of its shares.
+        """
+        stages = self.graph.stages
+        return share_latency(
+            self.slos,
+            self.graph,
+            lambda name: stages[name].profile.quantile_s(stages[name].cap, _TAIL),
+        )
 
     def curve(self, times: float = 1.0) -> dict[str, Prediction]:
         """Predict the latencies of each pipeline when all rates are so many times the objectives'.
@@ -134,6 +149,10 @@ class Contract:
     def capacity_per_s(self) -> float:
         """The rate beyond which queries come faster than the limiting stage answers them."""
         return find_capacity(self.graph.stages[self.limiting_stage])
+
+    def share_latency(self) -> dict[str, float]:
+        """Return the seconds that a query may spend at each stage, as `SharedContract` does."""
+        return SharedContract({"": self.slo}, self.graph).share_latency()
 
     def curve(self, rate_per_s: float | None = None) -> Prediction:
         """Predict the latencies of queries that come at random; None: at the objective's rate.

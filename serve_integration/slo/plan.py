@@ -21,12 +21,14 @@ from hoplite_ray.serve.slo.contract import (
 from hoplite_ray.serve.slo.objective import find_capacity, find_rates
 from hoplite_ray.serve.slo.profile import Profile
 from hoplite_ray.serve.slo.queueing import HOP_S, StageLoad, StageModel
+from hoplite_ray.serve.slo.scaling import scale_ahead
 from hoplite_ray.serve.stages.batching import Late
 from hoplite_ray.serve.stages.declare import AnyStage, LateName
 
 _TAIL = 0.95  # of service times, by which slices are compared
 _POINTS = 14  # of a curve
 _BEYOND = 1.15  # times the capacity: where a curve ends
+_PROCESS_S = 3.0  # from a replica's order to its constructor, until starts have been measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,27 @@ class Plan(Contract):
         stages = {
             name: _with_plan(each, self.graph.stages[name]) for name, each in spec.stages.items()
         }
+        return self.pipeline.replace(stages=stages, latency_s=self.slo.latency_s)
+
+    def scale(self, *, max_replicas: int, min_replicas: int = 1, **options: float) -> Pipeline:
+        """Return the pipeline with the plan's caps, whose stages scale ahead of their queries.
+
+            serve.run(plan.scale(max_replicas=20))
+
+        Each stage starts with the plan's replicas, and is scaled for a share of the latency and of
+        the misses by what its profile says: see `scale_ahead`.
+
+        max_replicas:  of each stage.
+        min_replicas:  of each stage, or the plan's if those are fewer.
+        options:       of `scale_ahead`, for all stages: start_s, hold_s, spare, prepared, forecast.
+
+        Raises:  ValueError for a plan of more replicas than `max_replicas`, and what `scale_ahead`
+                 raises.
+        """
+        misses = dict.fromkeys(self.graph.stages, self.slo.miss / len(self.graph.stages))
+        stages = _scale_stages(
+            self, self.pipeline.stages, misses, max_replicas, min_replicas, options
+        )
         return self.pipeline.replace(stages=stages, latency_s=self.slo.latency_s)
 
     def components(self, profiles: Mapping[str, Mapping[str, Profile]]) -> list[Component]:
@@ -146,6 +169,21 @@ class SharedPlan(SharedContract):
         """The pipelines with the plan's caps and replicas: `serve.run(plan.application)`."""
         planned = self.graph.stages
         stages = {n: _with_plan(each, planned[n]) for n, each in self.pipelines.stages.items()}
+        latencies_s = {name: slo.latency_s for name, slo in self.slos.items()}
+        return self.pipelines.replace(stages, latency_s=latencies_s)
+
+    def scale(self, *, max_replicas: int, min_replicas: int = 1, **options: float) -> Pipelines:
+        """Return the pipelines, whose stages scale ahead of their queries.
+
+        Arguments and errors are those of `Plan.scale`. A shared stage has the smallest of the
+        shares of latency and misses that its pipelines leave it.
+        """
+        misses = dict.fromkeys(self.graph.stages, 1.0)
+        for pipeline, way in self.graph.ways.items():
+            for name in way:
+                misses[name] = min(misses[name], self.slos[pipeline].miss / len(way))
+        own = self.pipelines.stages
+        stages = _scale_stages(self, own, misses, max_replicas, min_replicas, options)
         latencies_s = {name: slo.latency_s for name, slo in self.slos.items()}
         return self.pipelines.replace(stages, latency_s=latencies_s)
 
@@ -350,13 +388,62 @@ def _fit(profile: Profile, cap: int, longest_s: float) -> Fit | None:
     return Fit(profile.throughput_per_s(cap), memory_bytes)
 
 
+def _scale_stages(
+    contract: Contract | SharedContract,
+    stages: Mapping[str, AnyStage],
+    misses: Mapping[str, float],
+    max_replicas: int,
+    min_replicas: int,
+    options: Mapping[str, float],
+) -> dict[str, AnyStage]:
+    """Return stages that scale ahead, each for its share of the latency and of the misses."""
+    shares_s = contract.share_latency()
+    prepared = int(options.get("prepared", 0))
+    scaled = {}
+    for name, planned in contract.graph.stages.items():
+        initial = planned.replicas + prepared
+        if initial > max_replicas:
+            raise ValueError(
+                f"max_replicas={max_replicas!r} is less than the {initial} replicas with which "
+                f"stage {name} starts; give more, or plan for a lower rate"
+            )
+        figures = {
+            "latency_s": shares_s[name],
+            "miss": misses[name],
+            "capacity_per_s": planned.profile.throughput_per_s(planned.cap),
+            "service_s": planned.profile.mean_s(planned.cap),
+            "start_s": _PROCESS_S + planned.profile.start_s,
+        }
+        scaling = scale_ahead(
+            min_replicas=min(min_replicas, planned.replicas),
+            max_replicas=max_replicas,
+            initial_replicas=initial,
+            **{**figures, **options},
+        )
+        stage = stages[name].options(starts_parked=prepared > 0 or None)
+        scaled[name] = _with_scaling(stage, planned, scaling)
+    return scaled
+
+
+def _with_cap(stage: AnyStage, planned: StageModel) -> AnyStage:
+    """Return a stage with the plan's cap, and what its batches should take."""
+    means_s = (planned.profile.mean_s(size + 1) for size in range(planned.cap))
+    return replace(stage.options(max_batch=planned.cap), expected_s=tuple(means_s))
+
+
+def _with_scaling(stage: AnyStage, planned: StageModel, scaling: Any) -> AnyStage:
+    """Return a stage with the plan's cap that Serve scales, whatever it has been declared with."""
+    capped = _with_cap(stage, planned)
+    kept = {name: each for name, each in capped.serve_options.items() if name != "num_replicas"}
+    return replace(capped, serve_options={**kept, "autoscaling_config": scaling})
+
+
 def _with_plan(stage: AnyStage, planned: StageModel) -> AnyStage:
     """Return a stage with the plan's cap and replicas, and what its batches should take."""
-    means_s = (planned.profile.mean_s(size + 1) for size in range(planned.cap))
-    stage = replace(stage, expected_s=tuple(means_s))
+    stage = _with_cap(stage, planned)
     scaling: Any = stage.serve_options.get("autoscaling_config")
     if scaling is None:
-        return stage.options(max_batch=planned.cap, num_replicas=planned.replicas)
+        return stage.options(num_replicas=planned.replicas)
     is_plain = isinstance(scaling, Mapping)
     fields: Mapping[str, Any] = scaling if is_plain else vars(scaling)
     bounds = {
@@ -365,7 +452,4 @@ def _with_plan(stage: AnyStage, planned: StageModel) -> AnyStage:
         "max_replicas": max(fields.get("max_replicas", 1), planned.replicas),
     }
     changed = {**scaling, **bounds} if is_plain else scaling.model_copy(update=bounds)
-    return replace(
-        stage.options(max_batch=planned.cap),
-        serve_options={**stage.serve_options, "autoscaling_config": changed},
-    )
+    return _with_scaling(stage, planned, changed)

@@ -190,31 +190,39 @@ def _caps(profile: Profile) -> list[int]:
 
 
 def _with_caps(graph: Graph, slos: Mapping[str, SLO], part: float) -> Graph:
-    """Return the graph with the largest caps that keep `part` of each stage's share.
-
-    Each pipeline has a share of its latency for a stage, and the smallest one counts.
-    """
+    """Return the graph with the largest caps that keep `part` of each stage's share."""
 
     def tail_s(name: str) -> float:
         return graph.stages[name].profile.quantile_s(1, _TAIL)
 
-    shares_s = dict.fromkeys(graph.stages, math.inf)
-    for pipeline, way in graph.ways.items():
-        path, longest_s = _longest_path(way, graph.hop_s, tail_s)
-        hops_s = 2 * graph.hop_s * len(path)
-        stretch = (slos[pipeline].latency_s - hops_s) / max(longest_s - hops_s, 1e-9)
-        for name in way:
-            shares_s[name] = min(shares_s[name], part * stretch * tail_s(name))
+    shares_s = share_latency(slos, graph, tail_s)
     stages = {}
     for name, each in graph.stages.items():
         fits = [
             size
             for size in _caps(each.profile)
-            if _BATCHES * each.profile.quantile_s(size, _TAIL) <= shares_s[name]
+            if _BATCHES * each.profile.quantile_s(size, _TAIL) <= part * shares_s[name]
         ]
         cap = max(fits, default=_caps(each.profile)[0])
         stages[name] = replace(each, cap=cap)
     return replace(graph, stages=stages)
+
+
+def share_latency(
+    slos: Mapping[str, SLO], graph: Graph, weight_s: Callable[[str], float]
+) -> dict[str, float]:
+    """Return each stage's share of the latency by its weight, on the longest way without hops.
+
+    Each pipeline has a share of its latency for a stage, and the smallest one counts.
+    """
+    shares_s = dict.fromkeys(graph.stages, math.inf)
+    for pipeline, way in graph.ways.items():
+        path, longest_s = _longest_path(way, graph.hop_s, weight_s)
+        hops_s = 2 * graph.hop_s * len(path)
+        stretch = (slos[pipeline].latency_s - hops_s) / max(longest_s - hops_s, 1e-9)
+        for name in way:
+            shares_s[name] = min(shares_s[name], stretch * weight_s(name))
+    return shares_s
 
 
 def _with_replicas(graph: Graph, rates: Mapping[str, float], headroom: float) -> Graph:

@@ -117,3 +117,36 @@ def test_a_plan_is_placed_on_slices_that_are_as_fast() -> None:
 def test_a_stage_that_no_slice_is_fast_enough_for_is_named() -> None:
     with pytest.raises(ValueError, match="stage text is on no slice as fast as planned"):
         make_plan().components({"text": {"a30": line(9.0, 1.0)}, "cross": PROFILES_ON_HALF})
+
+
+def test_a_plan_scales_its_stages_by_its_figures() -> None:
+    application = serve.pipeline(
+        text=Text.options(num_replicas=9), cross=Text.after("text"), deadline_s=9.0
+    )
+    made = plan(application, OBJECTIVE, PROFILES)
+    most = max(made.replicas.values()) + 4
+    spec = made.scale(max_replicas=most, prepared=1, hold_s=5).spec
+    assert (spec.latency_s, spec.deadline_s) == (0.2, 9.0)
+    shares_s = []
+    for name, each in spec.stages.items():
+        assert each.max_batch == made.caps[name]
+        assert "num_replicas" not in each.serve_options
+        scaling: Any = each.serve_options["autoscaling_config"]
+        assert (scaling.min_replicas, scaling.max_replicas) == (1, most)
+        assert scaling.initial_replicas == made.replicas[name] + 1
+        options = scaling.policy.policy_kwargs
+        assert options["capacity_per_s"] == PROFILES[name].throughput_per_s(made.caps[name])
+        assert options["service_s"] == PROFILES[name].mean_s(made.caps[name])
+        assert (options["miss"], options["prepared"], options["hold_s"]) == (0.005, 1, 5)
+        assert options["latency_s"] > 2 * options["service_s"] * 0.99
+        shares_s.append(options["latency_s"])
+    assert sum(shares_s) == pytest.approx(0.2 - 4 * made.graph.hop_s)
+
+
+def test_a_plan_that_is_larger_than_it_may_scale_is_refused() -> None:
+    made = make_plan()
+    least = max(made.replicas.values())
+    with pytest.raises(ValueError, match=rf"max_replicas={least - 1} is less than the {least} re"):
+        made.scale(max_replicas=least - 1)
+    with pytest.raises(TypeError, match="holds"):
+        made.scale(max_replicas=least, holds=3)
