@@ -86,6 +86,13 @@ TABLES = (
         1200,
     ),
     Table(
+        "surges",
+        "Scaling ahead",
+        "A simulated stage is scaled in surges: by our policy, by Serve's, and by an oracle.",
+        ("surges",),
+        90,
+    ),
+    Table(
         "weights",
         "Weights on a new node",
         "Replicas begin on a node that has joined, and map the same weights.",
