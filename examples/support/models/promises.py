@@ -39,7 +39,6 @@ class Asked:
 
     answers: list[Any]
     seconds: np.ndarray
-    lasted_s: float
 
     def count(self, wanted: Sequence[Any], is_right: Callable[[Any, Any], bool]) -> float:
         """Return the share of right answers; `wanted` goes round as the queries did."""
@@ -164,7 +163,7 @@ async def ask(handle: Any, queries: Sequence[Any], arrivals_s: np.ndarray) -> As
 
     asking = (ask_one(*each) for each in zip(queries, arrivals_s, strict=True))
     answers, seconds = zip(*await asyncio.gather(*asking), strict=True)
-    return Asked(list(answers), np.array(seconds), time.monotonic() - began_s)
+    return Asked(list(answers), np.array(seconds))
 
 
 def describe(plan: serve.Plan, arrivals_s: np.ndarray, asked: Asked) -> str:
@@ -172,9 +171,8 @@ def describe(plan: serve.Plan, arrivals_s: np.ndarray, asked: Asked) -> str:
     predicted = plan.predict([float(each) for each in arrivals_s])
     in_time = float((asked.seconds <= plan.slo.latency_s).mean())
     p50_ms, p99_ms = 1000 * np.quantile(asked.seconds, (0.5, 0.99), method="higher")
-    rate = len(arrivals_s) / asked.lasted_s
     return (
-        f"measured  {rate:8.1f}/s: p50 {p50_ms:8.1f} ms, p99 {p99_ms:8.1f} ms, "
+        f"measured  {predicted.rate_per_s:8.1f}/s: p50 {p50_ms:8.1f} ms, p99 {p99_ms:8.1f} ms, "
         f"in time {100 * in_time:.1f} % of {len(arrivals_s)}\n"
         f"predicted {predicted}"
     )
