@@ -76,6 +76,7 @@ class Steward:
         self._journals = Journals(here.journal, here.place.journals, self._anchors.__contains__)
         self._reaper = Reaper(self._delete_anchored)
         self._pending: dict[bytes, _Pending] = {}
+        self._copies_under_way = 0  # calls of `keep_copies`
         self._bare = BareSources()
         self._departure = Departure(here.place, self._life, self._has_duties)
         self._needs_gc = False  # True if errors have left cycles behind, which may keep refs
@@ -177,7 +178,14 @@ class Steward:
     async def keep_copies(self, pairs: list[tuple[bytes, bytes]]) -> int:
         """Keep copies of a table's values here, and return this node's id; see keeping.py."""
         await asyncio.to_thread(StewardIncarnation.use, self._here.place)
-        await keep_copies(pairs)
+        self._copies_under_way += 1
+        try:
+            await keep_copies(pairs)
+        except Exception:
+            self._needs_gc = True  # the error's traceback has the values
+            raise
+        finally:
+            self._copies_under_way -= 1
         return node_number(self._here.place.ray_node_id)
 
     def _make_anchor(self) -> Ref:
@@ -222,7 +230,8 @@ class Steward:
 
         On a drained node only calls count, because other nodes have the objects and their ends.
         """
-        return bool(self._pending or (not is_drained and self._journals.has_objects()))
+        is_called = bool(self._pending or self._copies_under_way)
+        return is_called or (not is_drained and self._journals.has_objects())
 
     def _publish(self) -> None:
         publish_always(self._here.place)

@@ -87,6 +87,8 @@ class Handlers:
             try:
                 handler = yield from self._know(entry, entries[entry])
                 return (yield from self._call(entry, handler, key, value))
+            except ray.exceptions.RayTaskError:
+                raise  # the method's own error, which may be of a dead actor that it has called
             except ray.exceptions.ActorDiedError as error:
                 failure = error
                 yield from self._entries.remove(entry)

@@ -48,8 +48,8 @@ def run(steps: Steps[T], values: Values, what: str, timeout_s: float | None) -> 
                 try:
                     return step.result(left_s(deadline))
                 except TimeoutError as error:
-                    if step.done():
-                        raise
+                    if step.done():  # it has ended by this error, or just after the wait
+                        return step.result()
                     raise late_error(what, timeout_s) from error
             case Blocking():
                 return step.work(deadline)

@@ -219,9 +219,9 @@ class Values:
         deadline: float | None,
     ) -> int:
         """Have one Ray node's steward keep copies. A steward that has left is started again."""
-        limit_s = left_s(deadline)
         for tries_left in reversed(range(TRIES)):
             steward = self._find_steward(here, ray_node_id)
+            limit_s = left_s(deadline)
             try:
                 return int(
                     seams.wait_for_answer(
