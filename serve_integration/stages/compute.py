@@ -26,7 +26,7 @@ from hoplite_ray.serve.edge.edge import NotifyRunning
 from hoplite_ray.serve.edge.failures import as_exception, attach_note, pack_answer
 from hoplite_ray.serve.errors import BusyError, LateError
 from hoplite_ray.serve.routing.keys import KeyedAnswer, NearRule, Rule
-from hoplite_ray.serve.routing.query import Query
+from hoplite_ray.serve.routing.query import Query, take_cut
 from hoplite_ray.serve.stages.batching import Batches
 from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.estimates import Drift, RecentTimes
@@ -200,8 +200,8 @@ class Compute:
         Raises:  the first error that is an answer.
         """
         loop = asyncio.get_running_loop()
-        began_s = time.monotonic()
-        runs = [Run("profile", value, loop.create_future(), began_s) for value in values]
+        began_s, cut = time.monotonic(), take_cut(time.time())
+        runs = [Run("profile", each, loop.create_future(), began_s, cut_s=cut) for each in values]
         self._start_batch(runs)
         await asyncio.wait([run.answer for run in runs])
         took_s = time.monotonic() - began_s

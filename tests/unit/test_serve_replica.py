@@ -16,6 +16,7 @@ from hoplite_ray.serve import LateError, metrics, query_snapshots, stage
 from hoplite_ray.serve.edge.frames import Message
 from hoplite_ray.serve.routing import discovery
 from hoplite_ray.serve.routing.query import Query, take_cut
+from hoplite_ray.serve.stages.compute import Compute
 from hoplite_ray.serve.stages.replica import Replica
 
 LOAD = ("hoplite_arrivals", "hoplite_backlog_s", "hoplite_late", "hoplite_served")
@@ -168,6 +169,25 @@ def test_a_stage_sees_the_cut_of_each_query() -> None:
         assert read(await replica("by handle", 60.0, None, cut_s=7.75)) == 7.75
 
     run_replica(stage(Cuts), work)
+
+
+def test_a_profile_reads_tables_as_of_the_present() -> None:
+    async def work() -> None:
+        seen: list[float] = []
+
+        class Reads:
+            def __call__(self, queries: list[Any]) -> list[Any]:
+                seen.extend(query_snapshots())
+                return queries
+
+        compute = Compute(stage(Reads), "profile", Reads(), "an answer")
+        began_s = time.time()
+        await compute.run_batch([1, 2])
+        compute.close()
+        assert len(seen) == 2
+        assert all(began_s - 0.2 < each <= time.time() for each in seen)
+
+    asyncio.run(work())
 
 
 def test_the_next_stage_has_the_same_cut_and_a_tenth_of_a_second_has_one() -> None:
