@@ -127,10 +127,11 @@ class Outlet:
         """
         candidates = self._find_candidates()
         ranked = tuple(candidates)
-        if self._chooser is not None and key is not None and candidates:
-            ranked = self._chooser.rank(key, self._count_calls(candidates))
-        elif candidates and not self._edges[candidates[0]].is_parked:
-            ranked = tuple(random.sample(candidates, len(candidates)))
+        if candidates and not self._edges[candidates[0]].is_parked:
+            if self._chooser is not None and key is not None:
+                ranked = self._chooser.rank(key, self._count_calls(candidates))
+            else:
+                ranked = tuple(random.sample(candidates, len(candidates)))
         return (*ranked, *sorted(self._edges.keys() - set(ranked)))
 
     async def wait_ready(self) -> None:
@@ -218,17 +219,19 @@ class Outlet:
         """Return the edge for a query; None if it is to wait.
 
         It is that of the key's replica. Without a key, it has the fewest calls open or given up.
+        A key chooses no parked replica, because the keys together would make all of them active.
         """
         candidates = self._find_candidates()
         if not candidates:
             return None
-        if self._chooser is not None and key is not None:
+        is_parked = self._edges[candidates[0]].is_parked  # then all of them are
+        if self._chooser is not None and key is not None and not is_parked:
             return self._edges[self._chooser.choose(key, self._count_calls(candidates))]
         edges = [self._edges[each] for each in candidates]
         if len(edges) == 1:
             return edges[0]
         loads = {each: each.calls_open + self._abandoned_calls[each] for each in edges}
-        return least_loaded(loads, _draw_first if edges[0].is_parked else random.random)
+        return least_loaded(loads, _draw_first if is_parked else random.random)
 
     def _count_calls(self, replicas: Sequence[str]) -> dict[str, Calls]:
         edges = {replica: self._edges[replica] for replica in replicas}

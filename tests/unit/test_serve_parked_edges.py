@@ -152,16 +152,17 @@ def test_parked_replicas_are_chosen_when_no_other_is_left(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("rule", RULES, ids=["by load", "by key"])
 def test_senders_begin_with_the_same_parked_replica_and_spread_a_flood(
-    edges: dict[str, Sent],
+    edges: dict[str, Sent], rule: KeyRule | None
 ) -> None:
     async def run() -> None:
-        made = await sender({each: make_door(is_parked=True) for each in ("c", "a", "b")})
-        assert {made._choose() for _ in range(20)} == {edges["a"]}
-        assert made.rank_replicas() == ("a", "b", "c")
+        made = await sender({each: make_door(is_parked=True) for each in ("c", "a", "b")}, rule)
+        assert {made._choose(made.derive_key(key)) for key in range(20)} == {edges["a"]}
+        assert made.rank_replicas(made.derive_key(1)) == ("a", "b", "c")
         chosen = []
-        for _ in range(3):
-            chosen.append(made._choose())
+        for key in range(3):
+            chosen.append(made._choose(made.derive_key(key)))
             chosen[-1].calls_open += 1
         assert chosen == [edges["a"], edges["b"], edges["c"]]
         await made.close()
