@@ -47,6 +47,7 @@ COMPLAIN_S = 60.0  # between two lines in the log
 RELEASED = "hoplite_released"  # the notice's key is RELEASED/APPLICATION#DEPLOYMENT
 NAMESPACE = b"hoplite"  # of that key in Ray's key-value store
 NOTICE_S = 1.0  # between two notices of the same; parked replicas hear none for 10 s, and act
+PUT_S = 0.5  # for Ray's key-value store to take a notice, because Serve's controller waits for it
 
 
 class Reports:
@@ -214,10 +215,11 @@ class Ahead:
         self._released, self._written_s = released, now_s
         notice = {"at": time.time_ns(), "replicas": released}  # no two notices are of one time
         try:
-            from ray.experimental.internal_kv import _internal_kv_put
+            from ray.experimental import internal_kv
 
-            key = f"{RELEASED}/{self._name}"
-            _internal_kv_put(key, json.dumps(notice), overwrite=True, namespace=NAMESPACE)
+            store: Any = internal_kv.internal_kv_get_gcs_client()  # type: ignore[no-untyped-call]
+            key, text = f"{RELEASED}/{self._name}".encode(), json.dumps(notice).encode()
+            store.internal_kv_put(key, text, overwrite=True, namespace=NAMESPACE, timeout=PUT_S)
         except Exception as error:  # the number of replicas is decided all the same
             self._complain("can't release parked replicas of %s", error)
 

@@ -230,11 +230,13 @@ def notices(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     told: list[dict[str, Any]] = []
 
-    def put(key: str, value: str, *, overwrite: bool, namespace: bytes) -> None:
-        assert (key, overwrite, namespace) == ("hoplite_released/app#vision", True, b"hoplite")
+    def put(key: bytes, value: bytes, *, overwrite: bool, namespace: bytes, timeout: float) -> None:
+        assert (key, overwrite, namespace) == (b"hoplite_released/app#vision", True, b"hoplite")
+        assert 0 < timeout < 1, "Serve's controller waits"
         told.append(json.loads(value))
 
-    monkeypatch.setattr(internal_kv, "_internal_kv_put", put)
+    store = SimpleNamespace(internal_kv_put=put)
+    monkeypatch.setattr(internal_kv, "internal_kv_get_gcs_client", lambda: store)
     return told
 
 
@@ -284,7 +286,7 @@ def test_a_store_that_is_away_is_logged_and_the_number_is_decided(
         raise ConnectionError("the store is away")
 
     told: list[str] = []
-    monkeypatch.setattr(internal_kv, "_internal_kv_put", fail)
+    monkeypatch.setattr(internal_kv, "internal_kv_get_gcs_client", fail)
     logger = logging.getLogger("ray.serve")
     monkeypatch.setattr(logger, "handle", lambda record: told.append(record.getMessage()))
     scaler = Ahead(**PLAN, prepared=2)
