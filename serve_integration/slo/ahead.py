@@ -118,7 +118,7 @@ class Decision:
     """An answer, and its reasons."""
 
     replicas: int  # that there shall be, parked ones included
-    why: str  # rate, forecast, fallback, backlog, late, hold, or no data
+    why: str  # rate, forecast, fallback, backlog, late, hold, no data, or no reports
     wanted: int  # replicas of these that shall answer queries
     released: Sequence[str] = ()  # parked replicas that shall answer queries from now on
     rate_per_s: float = 0.0  # as observed

@@ -44,6 +44,7 @@ SILENT_S = 5.0  # age of the newest report from which the target is left alone
 WAIT_S = 1.5  # for the reports of slow replicas; their arrivals are counted later
 COMPLAIN_S = 60.0  # between two lines in the log
 
+NO_REPORTS = "no reports"  # the reason of a decision without a fresh one
 RELEASED = "hoplite_released"  # the notice's key is RELEASED/APPLICATION#DEPLOYMENT
 NAMESPACE = b"hoplite"  # of that key in Ray's key-value store
 NOTICE_S = 1.0  # between two notices of the same; parked replicas hear none for 10 s, and act
@@ -111,15 +112,26 @@ class Reports:
     ) -> tuple[int, list[str]]:
         """Return how many replicas answer queries, and those that are parked, the oldest first.
 
-        Where replicas report whether they are parked, one without a report is only about to run.
+        A replica that reports other numbers only is of a version ahead of an update, and answers
+        queries. A parked one whose reports have ended comes last, because it may hang.
 
         running: replicas that run by Serve, parked or not.
         """
-        reported = raw.get(PARKED) or {}
-        parked = sorted(_name(each) for each in reported if _read_last(raw, PARKED, each))
+        reported = {each: series for each, series in (raw.get(PARKED) or {}).items() if series}
+        if not reported:
+            self.parked = []
+            return running, []
+        newest_s = max(series[-1].timestamp for series in reported.values())
+        parked = {
+            _name(each): series[-1].timestamp < newest_s - SILENT_S
+            for each, series in reported.items()
+            if series[-1].value
+        }
         known = [each for each in self.parked if each in parked]
-        self.parked = known + [each for each in parked if each not in known]
-        return len(reported) - len(parked) if reported else running, self.parked
+        self.parked = known + sorted(each for each in parked if each not in known)
+        others = sum(each not in reported for each in raw.get(ARRIVALS) or {})
+        active = len(reported) - len(parked) + others
+        return active, sorted(self.parked, key=lambda each: parked[each])
 
 
 def _name(replica: Any) -> str:
@@ -176,7 +188,8 @@ class Ahead:
         """
         try:
             decision = self._decide(ctx)
-            self._write_notice(decision.released)
+            if decision.why != NO_REPORTS:  # then parked replicas are to release themselves
+                self._write_notice(decision.released)
             return decision.replicas, {MEMORY: vars(decision)}
         except Exception as error:
             self._complain("leaves %s at its target", error)
@@ -197,7 +210,7 @@ class Ahead:
             queries = float(ctx.total_num_requests)
             fields = self._reports.infer(now_s, queries, running, self._decider.goal)
         if not fields:
-            return Decision(target, "no data", target)
+            return Decision(target, NO_REPORTS, target)
         least, most = ctx.capacity_adjusted_min_replicas, ctx.capacity_adjusted_max_replicas
         look = Look(now_s, running, target, least, most, **fields, parked=parked)
         return self._decider.decide(look)

@@ -17,7 +17,16 @@ from surge_policies import draw_arrivals, ramp
 from surge_stage import Model, Sight, simulate
 
 from hoplite_ray.serve import pipeline, stage
-from hoplite_ray.serve.slo.policy import ARRIVALS, BACKLOG_S, LATE, MEMORY, PARKED, SERVED, Ahead
+from hoplite_ray.serve.slo.policy import (
+    ARRIVALS,
+    BACKLOG_S,
+    LATE,
+    MEMORY,
+    PARKED,
+    SERVED,
+    Ahead,
+    Reports,
+)
 from hoplite_ray.serve.slo.scaling import scale_ahead
 from hoplite_ray.serve.stages.compute import Compute
 from tests.house.tree import ROOT
@@ -56,7 +65,7 @@ def test_without_reports_the_target_stays() -> None:
     cluster = Cluster(Ahead(**PLAN, hold_s=5), 9)
     cluster.run(330, 20)
     held = cluster.target
-    assert cluster.run(0, 60, reports=False)["why"] == "no data"
+    assert cluster.run(0, 60, reports=False)["why"] == "no reports"
     assert cluster.target == held
 
 
@@ -259,6 +268,31 @@ def test_parked_replicas_are_released_by_a_notice_that_names_them(
         assert notices[-1]["replicas"] == released
     assert len(notices) == len({each["at"] for each in notices}) == len(steps)
     assert all(type(each["at"]) is int for each in notices)
+
+
+def test_a_parked_replica_without_reports_is_released_last_and_an_old_version_answers() -> None:
+    reports = Reports()
+    raw = {name: {**each} for name, each in make_parked({1: 1, 2: 1, 3: 0}).items()}
+    for number in (2, 3):
+        raw[PARKED][make_replica(number)] = [TimeStampedValue(9.0, number == 2)]
+    assert reports.sort_replicas(raw, 3) == (1, ["r2", "r1"])
+    raw[ARRIVALS] = {make_replica(number): [TimeStampedValue(9.0, 0.0)] for number in (3, 7)}
+    assert reports.sort_replicas(raw, 4) == (2, ["r2", "r1"])
+    raw[PARKED][make_replica(1)] = [TimeStampedValue(9.0, 1)]
+    assert reports.sort_replicas(raw, 4) == (2, ["r1", "r2"]), "the oldest first"
+
+
+def test_without_reports_there_is_no_notice_so_that_parked_replicas_act(
+    notices: list[dict[str, Any]],
+) -> None:
+    scaler, now_s = Ahead(**PLAN, prepared=1), 0.0
+    scaler.clock = lambda: now_s
+    raw = {name: {**each} for name, each in make_parked({0: 0, 1: 1}).items()}
+    raw[ARRIVALS] = {make_replica(0): [TimeStampedValue(0.0, 5.0)]}
+    for _ in range(200):
+        now_s += 0.1
+        scaler(make_context(2, 2, raw))
+    assert 0 < len(notices) < 7, "the reports were fresh for 5 s"
 
 
 @pytest.mark.parametrize(
