@@ -9,21 +9,25 @@ import pytest
 from ray import serve as ray_serve
 
 from hoplite_ray.serve import pipeline, scale_ahead, stage
+from hoplite_ray.serve.stages.parking import PARKED_KEY
 from tests.ray.raycluster import eventually
 from tests.serve.applications import LIGHT, Parks, Slow
 from tests.serve.conftest import Application, Node
 
 
-def make_application(hold_s: float) -> Any:
+def make_application(hold_s: float, prepared: int = 0) -> Any:
     config = scale_ahead(
         min_replicas=1,
-        max_replicas=2,
+        max_replicas=2 + prepared,
+        initial_replicas=1 + prepared,
         latency_s=0.3,
         capacity_per_s=10,
         service_s=0.1,
         hold_s=hold_s,
+        prepared=prepared,
     )
-    return pipeline(slow=stage(max_batch=1, autoscaling_config=config, **LIGHT)(Slow), replicas=1)
+    options: dict[str, Any] = {"starts_parked": prepared > 0, "autoscaling_config": config}
+    return pipeline(slow=stage(max_batch=1, **options, **LIGHT)(Slow), replicas=1)
 
 
 @pytest.mark.slow  # in virtual time: test_serve_ahead_policy.py
@@ -52,3 +56,26 @@ def test_parked_replicas_are_released_by_a_notice(node: Node) -> None:
 
     assert eventually(lambda: answer() == {True, False}, within_s=30), "one of the two is released"
     ray_serve.delete("parks")
+
+
+def count_parked(application: str) -> tuple[int, int]:
+    """Return how many replicas of the stage are parked, and how many there are."""
+    handle: Any = ray_serve.get_deployment_handle("slow", application)
+    told = handle.broadcast("record_autoscaling_stats").results(timeout_s=30)
+    return sum(each[PARKED_KEY] for each in told), len(told)
+
+
+def test_the_policy_releases_a_prepared_replica_of_a_stage_when_queries_come(node: Node) -> None:
+    application = Application("prepared", make_application(60.0, prepared=1))
+    assert eventually(lambda: count_parked("prepared") == (1, 2), within_s=30)
+    first = set(application.pids("slow"))
+    asked = deque(application.ask(number) for number in range(20))
+    number, answers = 20, []
+    while count_parked("prepared")[1] - count_parked("prepared")[0] < 2:
+        asked.append(application.ask(number))
+        number += 1
+        answers.append(asked.popleft().result(timeout_s=60))
+    answers += [each.result(timeout_s=60) for each in asked]
+    assert answers == list(range(number))
+    assert first <= set(application.pids("slow"))
+    application.delete()

@@ -131,6 +131,7 @@ def test_a_plan_scales_its_stages_by_its_figures() -> None:
     for name, each in spec.stages.items():
         assert each.max_batch == made.caps[name]
         assert "num_replicas" not in each.serve_options
+        assert each.starts_parked
         scaling: Any = each.serve_options["autoscaling_config"]
         assert (scaling.min_replicas, scaling.max_replicas) == (1, most)
         assert scaling.initial_replicas == made.replicas[name] + 1
