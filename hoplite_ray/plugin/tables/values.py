@@ -206,9 +206,16 @@ class Values:
                 return self._keep_on(here, node, pairs, deadline)
             except (GetTimeoutError, ObjectLostError):  # the latter: the first copies have gone
                 raise
-            except (HopliteError, ray.exceptions.RayError) as error:
+            except HopliteError as error:
                 self._nodes = (0.0, [])  # it may have left
                 failure = error
+            except ray.exceptions.RayError as error:
+                self._nodes = (0.0, [])
+                why = str(error).splitlines()[0]
+                failure = HopliteError(
+                    f"Ray node {node} has not taken a copy of a value of table {self._table!r} "
+                    f"({why}): put again, or make the table with fewer copies"
+                )
         raise failure
 
     def _keep_on(
