@@ -82,6 +82,10 @@ class Model:
         """The counters of the node here."""
         return told()
 
-    def put(self, size_bytes: int) -> None:
-        """Put an object and drop it."""
-        hop.put(np.zeros(size_bytes, np.uint8), timeout_s=60)
+    def put_until_one_is_evicted(self, size_bytes: int, count_max: int) -> bool:
+        """Put objects until one of this node is evicted; drop them, and return if one is."""
+        before = told().evictions
+        kept = []
+        while told().evictions == before and len(kept) < count_max:
+            kept.append(hop.put(np.zeros(size_bytes, np.uint8), timeout_s=60))
+        return told().evictions > before
