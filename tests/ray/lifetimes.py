@@ -112,11 +112,15 @@ class Process:
         """Put as much as this node takes beside what it must keep, and delete it."""
         store = Store(attachment().store)
         room = ARENA_BYTES // 8 * 7 - held(attachment().place.directory).pinned
-        pieces = [new_id() for _ in range(room // PIECE_BYTES - 1)]
-        for each in pieces:
-            store.put(each, np.zeros(PIECE_BYTES, np.uint8), timeout_s=60)
-        for each in pieces:
-            store.delete(each)
+        pieces = []
+        try:
+            for _ in range(room // PIECE_BYTES - 1):
+                piece = new_id()
+                store.put(piece, np.zeros(PIECE_BYTES, np.uint8), timeout_s=60)
+                pieces.append(piece)
+        finally:  # or a piece that finds no room would leave none to the tests that follow
+            for each in pieces:
+                store.delete(each)
 
     def pid(self) -> int:
         return os.getpid()

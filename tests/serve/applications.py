@@ -354,6 +354,14 @@ class Marks:
         return [{**each, "pids": [*each["pids"], os.getpid()]} for each in queries]
 
 
+class SlowMarks(Marks):
+    """The same after a tenth of a second."""
+
+    def __call__(self, queries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        time.sleep(0.1)
+        return super().__call__(queries)
+
+
 def node_directory() -> str:
     """The directory of this Ray node's own node, by which tests tell nodes apart."""
     return str(attachment().place.directory)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,11 +16,16 @@ from ray import serve as ray_serve
 from hoplite_ray.serve import pipeline, scale_ahead, stage
 from hoplite_ray.serve.stages.parking import PARKED_KEY
 from tests.ray.raycluster import eventually
-from tests.serve.applications import LIGHT, Parks, Slow
+from tests.serve.applications import LIGHT, Parks, Slow, SlowMarks
 from tests.serve.conftest import Application, Node
 
+RATES = (4.0, 25.0)  # queries a second, in turns
+TURN_S = 3.0
 
-def make_application(hold_s: float, prepared: int = 0) -> Any:
+
+def make_application(
+    hold_s: float, prepared: int = 0, user_class: Any = Slow, max_batch: int = 1
+) -> Any:
     config = scale_ahead(
         min_replicas=1,
         max_replicas=2 + prepared,
@@ -27,7 +37,8 @@ def make_application(hold_s: float, prepared: int = 0) -> Any:
         prepared=prepared,
     )
     options: dict[str, Any] = {"starts_parked": prepared > 0, "autoscaling_config": config}
-    return pipeline(slow=stage(max_batch=1, **options, **LIGHT)(Slow), replicas=1)
+    slow = stage(max_batch=max_batch, **options, **LIGHT)(user_class)
+    return pipeline(slow=slow, replicas=1, deadline_s=120.0)
 
 
 @pytest.mark.slow  # in virtual time: test_serve_ahead_policy.py
@@ -78,4 +89,75 @@ def test_the_policy_releases_a_prepared_replica_of_a_stage_when_queries_come(nod
     answers += [each.result(timeout_s=60) for each in asked]
     assert answers == list(range(number))
     assert first <= set(application.pids("slow"))
+    application.delete()
+
+
+class Load:
+    """Asks queries at the rates of RATES until it is stopped."""
+
+    def __init__(self, application: Application) -> None:
+        self.asked: list[Any] = []
+        self._application = application
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self._thread.start()
+
+    def stop(self) -> list[Any]:
+        """Return the answers to all queries."""
+        self._is_over.set()
+        self._thread.join()
+        return [each.result(timeout_s=150) for each in self.asked]
+
+    def _ask(self) -> None:
+        began_s = time.monotonic()
+        while not self._is_over.is_set():
+            turn = int((time.monotonic() - began_s) / TURN_S)
+            query = {"query": len(self.asked), "pids": []}
+            self.asked.append(self._application.ask(query))
+            self._is_over.wait(1 / RATES[turn % len(RATES)])
+
+
+def kill_one(application: Application, *, is_parked: bool) -> bool:
+    """Kill a replica that is parked, or one that answers; returns whether there was one."""
+    asked = [application.ask({"query": -1, "pids": []}) for _ in range(8)]
+    active = {each.result(timeout_s=150)["pids"][0] for each in asked}
+    alive = set(application.pids("slow"))
+    if victims := alive - active if is_parked else alive & active:
+        with suppress(ProcessLookupError):
+            os.kill(min(victims), signal.SIGKILL)
+    return bool(victims)
+
+
+@pytest.mark.slow  # it kills replicas for a minute
+@pytest.mark.timeout(400)
+def test_no_query_is_lost_when_replicas_die_while_they_scale_park_and_update(node: Node) -> None:
+    application = Application("dying", make_application(3.0, 1, SlowMarks))
+    assert eventually(lambda: count_parked("dying") == (1, 2), within_s=30)
+    load = Load(application)
+    killed = {is_parked: 0 for is_parked in (True, False)}
+
+    def kill_some(rounds: int) -> None:
+        for number in range(rounds):
+            time.sleep(TURN_S)
+            is_parked = number % 2 == 0
+            killed[is_parked] += kill_one(application, is_parked=is_parked)
+
+    kill_some(3)
+    before = set(application.pids("slow"))
+
+    def update_stage() -> None:
+        changed = make_application(3.0, 1, SlowMarks, max_batch=2)
+        with suppress(RuntimeError):  # Serve says so when new replicas die, and goes on
+            Application("dying", changed)
+
+    update = threading.Thread(target=update_stage)
+    update.start()
+    kill_some(3)
+    update.join()
+    kill_some(3)
+    answers = load.stop()
+    assert [each["query"] for each in answers] == list(range(len(load.asked)))
+    assert all(len(each["pids"]) == 1 for each in answers)
+    assert killed[True] > 1 and killed[False] > 2, killed
+    assert not before & set(application.pids("slow")), "the update is complete"
     application.delete()
