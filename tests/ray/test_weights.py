@@ -17,6 +17,7 @@ import hoplite_ray as hop
 from hoplite_ray.plugin.tables import weights as weights_module
 from hoplite_ray.tables.log import value_ids
 from tests.ray.raycluster import ARENA_BYTES, RayCluster, eventually, is_gone
+from tests.ray.test_docstring_samples import check_headings, check_twin, run_example
 from tests.ray.weights_actors import Model
 
 LAYER = 4 << 20  # float32 elements: 16 MiB
@@ -158,3 +159,11 @@ def test_an_early_fetch_of_an_unknown_name_fails_in_the_constructor(
         weights_module.begin_early("unpublished")
         with pytest.raises(hop.GetTimeoutError, match=r"no weights 'unpublished' have been"):
             hop.weights(timeout_s=60)
+
+
+# Beside the other tests of weights, because what an example publishes stays.
+@pytest.mark.parametrize("verb", ["publish_weights", "weights"])
+def test_the_docstring_of_a_verb_is_complete_and_runs(cluster: RayCluster, verb: str) -> None:
+    check_headings(verb)
+    check_twin(verb)
+    run_example(verb)
