@@ -31,14 +31,12 @@ _BEYOND = 1.15  # times the capacity: where a curve ends
 _PROCESS_S = 3.0  # from a replica's order to its constructor, until starts have been measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Contract):
-    """A contract, and the pipeline that keeps it. `plan` makes one; `print(plan)` explains it.
+class _Chosen:
+    """The caps and replicas of a plan. A shared stage is named once."""
 
-    pipeline:  as it was given, without the plan's caps and replicas.
-    """
+    __slots__ = ()
 
-    pipeline: Pipeline
+    graph: Graph
 
     @property
     def caps(self) -> dict[str, int]:
@@ -49,6 +47,16 @@ class Plan(Contract):
     def replicas(self) -> dict[str, int]:
         """The number of replicas of each stage."""
         return {name: each.replicas for name, each in self.graph.stages.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Contract, _Chosen):
+    """A contract, and the pipeline that keeps it. `plan` makes one; `print(plan)` explains it.
+
+    pipeline:  as it was given, without the plan's caps and replicas.
+    """
+
+    pipeline: Pipeline
 
     @property
     def application(self) -> Pipeline:
@@ -146,23 +154,13 @@ class Plan(Contract):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedPlan(SharedContract):
+class SharedPlan(SharedContract, _Chosen):
     """A contract of several pipelines, and the application that keeps it. `plan` makes one.
 
     pipelines:  as they were given, without the plan's caps and replicas.
     """
 
     pipelines: Pipelines
-
-    @property
-    def caps(self) -> dict[str, int]:
-        """The largest batch of each stage."""
-        return {name: each.cap for name, each in self.graph.stages.items()}
-
-    @property
-    def replicas(self) -> dict[str, int]:
-        """The number of replicas of each stage. A shared one is named once."""
-        return {name: each.replicas for name, each in self.graph.stages.items()}
 
     @property
     def application(self) -> Pipelines:

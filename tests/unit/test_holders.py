@@ -1,4 +1,4 @@
-"""Who holds an object, by what the members say; and a node that can't be asked."""
+"""The nodes that hold an object, by what the members say; and a node that can't be asked."""
 
 from __future__ import annotations
 

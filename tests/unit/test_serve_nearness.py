@@ -111,7 +111,7 @@ def test_a_node_to_which_an_array_was_sent_has_it_from_then_on() -> None:
 def test_no_replica_would_have_fetched_less_while_all_are_free(
     queries: list[list[int]], seed: int
 ) -> None:
-    """The test keeps its own account of who has which Array: eight, of sizes 1 to 128."""
+    """The test keeps its own account of the nodes that have each Array: eight, of 1 to 128."""
     sender = new_sender(draw=random.Random(seed).random)
     parts = [Part(bytes([n]), 2**n, "abcd"[n % 4]) for n in range(8)]
     copies: dict[str | None, set[Part]] = defaultdict(set)
@@ -190,7 +190,7 @@ def test_an_array_at_its_origin_takes_no_room() -> None:
     assert len(sender) == 1, "the copy of b on the node a"
 
 
-# What a query's Arrays are, and who is told of them.
+# The Arrays of a query, and the choosers that learn of them.
 
 
 @pytest.fixture
