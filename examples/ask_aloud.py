@@ -5,6 +5,7 @@ ones, and espeak-ng says the answer. Source: Vortex (AudioQuery).
 """
 
 import argparse
+from typing import Any
 
 import numpy as np
 from support.models.facts import INSULTS, KINDS, LEADS, NUMBERS, facts
@@ -53,18 +54,21 @@ class Speak(Voice):
         return [(text, self.speak(text)) for text in queries]
 
 
-def main(options: argparse.Namespace) -> int:
-    queries, meant = draw_questions(TOY_QUERIES if options.toy else QUERIES)
-    passages, kept = facts(rude=True), len(facts())
-    stages = {
+def make_stages(passages: list[str]) -> dict[str, Any]:
+    return {
         "hear": Hear,
         "embed": Embed.after("hear"),
         "search": Search.bind(passages).after("embed"),
         "filter": Filter.after("search"),
         "speak": Speak.after("filter"),
     }
+
+
+def main(options: argparse.Namespace) -> int:
+    queries, meant = draw_questions(TOY_QUERIES if options.toy else QUERIES)
+    passages, kept = facts(rude=True), len(facts())
     with local_serve():
-        asked = keep_promise(stages, queries, options)
+        asked = keep_promise(make_stages(passages), queries, options)
     wanted = [passages[each] if each < kept else REFUSAL for each in meant]
     right = asked.count(wanted, lambda answer, text: answer[0] == text and len(answer[1]) > 0)
     print(f"{right:.1%} of {len(asked.answers)} answers were right, and said aloud")

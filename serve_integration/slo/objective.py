@@ -85,7 +85,7 @@ class Graph:
     stages:     by name; of one pipeline, each after its inputs.
     costs:      of one replica, by stage.
     ingresses:  replicas of the ingress.
-    hop_s:      one way of an edge, in seconds.
+    hop_s:      one way of an edge to a stage whose profile says nothing of it, in seconds.
     pipelines:  the inputs of each pipeline's stages, in order; none: the stages are one pipeline.
     """
 
@@ -99,6 +99,10 @@ class Graph:
     def ways(self) -> Mapping[str, Inputs]:
         """The inputs of each pipeline's stages; the only one is called ""."""
         return self.pipelines or {"": {name: each.inputs for name, each in self.stages.items()}}
+
+    def mean_hop_s(self, stage: str) -> float:
+        """Return the mean way of a query to a stage, in seconds."""
+        return self.stages[stage].mean_hop_s(self.hop_s)
 
 
 def simulate_graph(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Self, overload
 
 from hoplite_ray.serve.graph.pipeline import Pipeline
 from hoplite_ray.serve.graph.shared import Pipelines
@@ -47,6 +47,30 @@ class _Chosen:
     def replicas(self) -> dict[str, int]:
         """The number of replicas of each stage."""
         return {name: each.replicas for name, each in self.graph.stages.items()}
+
+    def renew(self, profiles: Mapping[str, Profile]) -> Self:
+        """Return the plan with the same caps and replicas, and newer profiles.
+
+            seen = {name: serve.observe(name) for name in plan.replicas}
+            print(plan.renew(seen).predict(arrivals_s))
+
+        It predicts from what `observe` saw: batches and edges beside all else that runs there.
+
+        profiles:  by stage; a stage that is not named keeps its own.
+
+        Raises:  ValueError for a profile of no stage.
+        """
+        if unknown := sorted(profiles.keys() - self.graph.stages.keys()):
+            raise ValueError(
+                f"profiles[{unknown[0]!r}] is of no stage; there are {list(self.graph.stages)}"
+            )
+        stages = {
+            name: replace(each, profile=profiles.get(name, each.profile))
+            for name, each in self.graph.stages.items()
+        }
+        made: Any = self  # a dataclass
+        changed: Self = replace(made, graph=replace(self.graph, stages=stages))
+        return changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +295,7 @@ def plan(
     costs:         of one replica, by stage; 1 for a stage that is not named.
     replicas_max:  of one stage.
     hop_s:         one way from a replica to the next, in seconds; more for values of many MB.
+                   Profiles of `observe` have what was seen instead.
 
     Returns: a Plan; of pipelines, a SharedPlan. Its numbers come from the profiles: queries at
              random, no replica dies, and no stage takes the CPU of another beyond what the profile

@@ -69,12 +69,15 @@ class Profile:
     batches:  one entry for each size that was measured, in ascending order.
     start_s:  how long its constructor took, in seconds.
     where:    the options and the machine under which it was measured.
+    hops_s:   how long queries were under way to its replicas, in seconds, sorted; none if that was
+              not seen.
     """
 
     stage: str
     batches: tuple[BatchProfile, ...]
     start_s: float = 0.0
     where: Mapping[str, Any] = field(default_factory=dict)
+    hops_s: tuple[float, ...] = ()
     _sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -84,6 +87,7 @@ class Profile:
                 f"profile of {self.stage}: sizes {list(sizes)} are to ascend, and be at least one"
             )
         object.__setattr__(self, "_sizes", sizes)
+        object.__setattr__(self, "hops_s", tuple(sorted(self.hops_s)))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -111,6 +115,13 @@ class Profile:
     def throughput_per_s(self, size: int) -> float:
         """Return the queries a second of one replica whose batches all have `size`."""
         return size / self.mean_s(size)
+
+    def hop_quantile_s(self, share: float) -> float:
+        """Return the way to a replica that `share` of the queries do not exceed, in seconds.
+
+        REQUIRES: some were seen.
+        """
+        return _quantile(self.hops_s, share)
 
     def memory_bytes(self, size: int) -> int:
         """Return the memory of a replica whose batches have at most `size` queries.
@@ -161,6 +172,7 @@ class Profile:
             "stage": self.stage,
             "start_s": round(self.start_s, 6),
             "where": dict(self.where),
+            "hops_s": [round(each, 7) for each in self.hops_s],
         }
         lines = [json.dumps(_short(asdict(each))) for each in self.batches]
         text = json.dumps(head, indent=1)[:-2] + ',\n "batches": [\n  ' + ",\n  ".join(lines)
@@ -181,7 +193,8 @@ class Profile:
                 BatchProfile(**each | {"service_s": tuple(each["service_s"])})
                 for each in read["batches"]
             )
-            return cls(read["stage"], batches, read["start_s"], read["where"])
+            hops_s = tuple(read.get("hops_s", ()))
+            return cls(read["stage"], batches, read["start_s"], read["where"], hops_s)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path} is no profile: {error}; make one by serve.profile(...).save(path)"
@@ -195,6 +208,9 @@ class Profile:
             f"{each.memory_bytes / 2**20:7.1f} MiB"
             for each in self.batches
         ]
+        if self.hops_s:
+            p50_ms, p95_ms = (1000 * self.hop_quantile_s(share) for share in (0.5, 0.95))
+            lines.append(f"  way here:      {p50_ms:8.2f} ms, p95 {p95_ms:8.2f} ms")
         return "\n".join(lines)
 
 

@@ -130,14 +130,16 @@ def observe(stage: str, application: str = "default", *, timeout_s: float = 30.0
     stage:        its name in the pipeline.
     application:  the name under which it runs.
 
-    Returns: a profile of the sizes of which three batches or more ran, at most 64 of each replica.
-             It has no memory and no start.
+    Returns: a profile of the sizes of which three batches or more ran, at most 512 of each replica,
+             and of the last ways of queries to the replicas. It has no memory and no start.
     Raises:  ValueError if no size has run three times; TimeoutError; what Serve raises if there is
              no such application or stage.
     """
     handle = serve.get_deployment_handle(stage, application)
     times: dict[int, list[float]] = {}
-    for report in handle.broadcast("report_times").results(timeout_s=timeout_s):
+    hops_s: list[float] = []
+    for report, hops in handle.broadcast("report_times").results(timeout_s=timeout_s):
+        hops_s += hops
         for size, took_s in report.items():
             times.setdefault(size, []).extend(took_s)
     enough = {size: times[size] for size in sorted(times) if len(times[size]) >= SAMPLES_MIN}
@@ -147,7 +149,7 @@ def observe(stage: str, application: str = "default", *, timeout_s: float = 30.0
             "ask again later, or profile it by serve.profile"
         )
     batches = tuple(BatchProfile(size, tuple(took_s)) for size, took_s in enough.items())
-    return Profile(stage, batches, where={"application": application})
+    return Profile(stage, batches, where={"application": application}, hops_s=tuple(hops_s))
 
 
 def _check(stage: Any, queries: Sequence[Any]) -> AnyStage:

@@ -37,6 +37,11 @@ class StageModel:
     inputs: tuple[str, ...] = ()
     late: Late = Late.SERVE
 
+    def mean_hop_s(self, hop_s: float) -> float:
+        """Return the mean way to the stage in its profile, or `hop_s` if that has none."""
+        seen = self.profile.hops_s
+        return math.fsum(seen) / len(seen) if seen else hop_s
+
 
 @dataclass(frozen=True, slots=True)
 class StageLoad:
@@ -117,7 +122,7 @@ def simulate(
     stages:      by name, each after its inputs; the last one has the answers.
     latency_s:   the latency that is promised, by which stages order and drop queries.
     misses_max:  queries that may take longer; with one more the simulation ends.
-    hop_s:       one way of an edge.
+    hop_s:       one way of an edge to a stage whose profile says nothing of it.
     ingresses:   replicas of the ingress.
 
     Cost:        some 10 us for each query and stage.
@@ -165,12 +170,13 @@ class _Way:
     """The way of a pipeline's queries.
 
     following:  the next stages of each stage.
-    back_s:     the time from each stage to the ingress.
+    backs:      the edges from each stage to the ingress, by the stage at their end.
+    back_s:     the mean time from each stage to the ingress.
     """
 
-    __slots__ = ("back_s", "first", "following", "inputs", "joins", "latency_s", "name")
+    __slots__ = ("back_s", "backs", "first", "following", "inputs", "joins", "latency_s", "name")
 
-    def __init__(self, name: str, stream: Stream, hop_s: float) -> None:
+    def __init__(self, name: str, stream: Stream, means_s: Mapping[str, float]) -> None:
         inputs = stream.inputs
         self.name = name
         self.inputs = inputs
@@ -181,7 +187,10 @@ class _Way:
         }
         self.first = [stage for stage, befores in inputs.items() if not befores]
         self.joins = [stage for stage, befores in inputs.items() if len(befores) > 1]
-        self.back_s = {stage: hop_s * depth for stage, depth in _depths(inputs).items()}
+        self.backs = _find_longest(inputs, means_s)
+        self.back_s = {
+            stage: math.fsum(means_s[each] for each in path) for stage, path in self.backs.items()
+        }
 
 
 class _Query:
@@ -234,7 +243,8 @@ class _World:
         self._stages = stages
         self._streams = streams
         self._hop_s = hop_s
-        self._ways = [_Way(name, each, hop_s) for name, each in streams.items()]
+        means_s = {name: each.mean_hop_s(hop_s) for name, each in stages.items()}
+        self._ways = [_Way(name, each, means_s) for name, each in streams.items()]
         self._replicas = {
             name: [_Replica(each, self._calls_from(name)) for _ in range(each.replicas)]
             for name, each in stages.items()
@@ -303,16 +313,21 @@ class _World:
             query.joins[name] = self._route.randrange(self._stages[name].replicas)
         calls = self._ingresses[self._route.randrange(len(self._ingresses))]
         for name in query.way.first:
-            self._send(name, query, calls[name])
+            self._send(name, query, calls[name], self._draw_hop(name))
 
-    def _send(self, name: str, query: _Query, calls: dict[int, int]) -> None:
+    def _draw_hop(self, name: str) -> float:
+        """Return how long an edge to this stage takes."""
+        profile = self._stages[name].profile
+        return profile.hop_quantile_s(self._draw[name].random()) if profile.hops_s else self._hop_s
+
+    def _send(self, name: str, query: _Query, calls: dict[int, int], hop_s: float) -> None:
         chosen = query.joins.get(name)
         if chosen is None:
             chosen = least_loaded(calls, self._route.random)
         assert chosen is not None  # a stage has replicas
         calls[chosen] += 1
         query.open.append((calls, chosen))
-        self._add_event(self._now_s + self._hop_s, name, chosen, query)
+        self._add_event(self._now_s + hop_s, name, chosen, query)
 
     def _add_event(self, at_s: float, name: str, replica: int, query: _Query | None) -> None:
         self._count += 1
@@ -369,15 +384,17 @@ class _World:
         replica = self._replicas[name][number]
         items, replica.running = replica.running, []
         replica.batches.finish(len(items), replica.took_s)
+        hops_s = {each: self._draw_hop(each) for each in replica.calls}  # a batch goes on as one
         for query in items:
             if query.is_over:
                 continue
             query.passed.append((name, replica.batches, self._now_s))
             following = query.way.following[name]
             if not following:
-                self._end(query, self._now_s + query.way.back_s[name] - query.came_s)
+                back_s = math.fsum(map(self._draw_hop, query.way.backs[name]))
+                self._end(query, self._now_s + back_s - query.came_s)
             for each in following:
-                self._send(each, query, replica.calls[each])
+                self._send(each, query, replica.calls[each], hops_s[each])
         self._take(name, number, replica)
 
     def _end(self, query: _Query, latency_s: float) -> None:
@@ -399,9 +416,13 @@ class _World:
             self._done.append((way.name, query.index, latency_s))
 
 
-def _depths(inputs: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    """Return how many edges lie between the ingress and each stage, on the longest way."""
-    depths: dict[str, int] = {}
+def _find_longest(
+    inputs: Mapping[str, tuple[str, ...]], means_s: Mapping[str, float]
+) -> dict[str, tuple[str, ...]]:
+    """Return the edges on the longest way from the ingress to each stage, by their stages."""
+    longest: dict[str, tuple[str, ...]] = {}
     for name, befores in inputs.items():
-        depths[name] = 1 + max((depths[before] for before in befores), default=0)
-    return depths
+        paths = [longest[before] for before in befores]
+        before = max(paths, key=lambda path: sum(means_s[each] for each in path), default=())
+        longest[name] = (*before, name)
+    return longest

@@ -39,7 +39,7 @@ def check_latencies(slos: Mapping[str, SLO], graph: Graph) -> None:
             def alone_s(name: str, slow: str = slow, miss: float = slo.miss) -> float:
                 return graph.stages[name].profile.quantile_s(1, 1 - miss if name == slow else 0.0)
 
-            path, longest_s = _longest_path(way, graph.hop_s, alone_s)
+            path, longest_s = _longest_path(way, graph, alone_s)
             if slow in path and longest_s > slo.latency_s:
                 own_s = graph.stages[slow].profile.quantile_s(1, 1 - slo.miss)
                 raise UnattainableError(
@@ -55,13 +55,13 @@ def _prefix(pipeline: str) -> str:
 
 
 def _longest_path(
-    way: Inputs, hop_s: float, weight_s: Callable[[str], float]
+    way: Inputs, graph: Graph, weight_s: Callable[[str], float]
 ) -> tuple[list[str], float]:
     """Return the stages of the longest way through a pipeline, and its seconds with all hops."""
     best: dict[str, tuple[float, list[str]]] = {}
     for name, inputs in way.items():
         before_s, path = max((best[of] for of in inputs), default=(0.0, []))
-        best[name] = before_s + weight_s(name) + 2 * hop_s, [*path, name]
+        best[name] = before_s + weight_s(name) + 2 * graph.mean_hop_s(name), [*path, name]
     longest_s, path = best[next(reversed(list(way)))]
     return path, longest_s
 
@@ -217,8 +217,8 @@ def share_latency(
     """
     shares_s = dict.fromkeys(graph.stages, math.inf)
     for pipeline, way in graph.ways.items():
-        path, longest_s = _longest_path(way, graph.hop_s, weight_s)
-        hops_s = 2 * graph.hop_s * len(path)
+        path, longest_s = _longest_path(way, graph, weight_s)
+        hops_s = 2 * math.fsum(map(graph.mean_hop_s, path))
         stretch = (slos[pipeline].latency_s - hops_s) / max(longest_s - hops_s, 1e-9)
         for name in way:
             shares_s[name] = min(shares_s[name], stretch * weight_s(name))

@@ -188,8 +188,12 @@ class Compute:
             "hoplite_served": self.served_count,
         }
 
-    def report_times(self) -> dict[int, list[float]]:
-        """Return how long the last batches of each size took, in seconds."""
+    def learn_hop(self, took_s: float) -> None:
+        """Learn how long a query was under way to this replica."""
+        self._recent.learn_hop(took_s)
+
+    def report_times(self) -> tuple[dict[int, list[float]], list[float]]:
+        """Return the seconds of the last batches by size, and of the last ways here."""
         return self._recent.report()
 
     async def run_batch(self, values: Sequence[Any]) -> float:

@@ -12,7 +12,7 @@ _OUTLIER = 4.0  # times the estimate; a batch that takes longer is learnt as if 
 _SIZE_MAX = 1e9  # of a batch, as an estimate
 _RATE_S = 1.0  # after which an arrival counts e times less
 _COUNTED_S_MIN = 0.1  # over which arrivals make a rate; the first ones come together
-_RECENT = 64  # batches of each size that are kept
+_RECENT = 512  # batches of each size, and ways here, that are kept: enough for their p99
 _WINDOW = 50  # batches that are compared with the profile
 _DRIFT_MIN, _DRIFT_MAX = 0.8, 1.25  # times the profile's; beyond them the profile is called old
 
@@ -135,18 +135,23 @@ class Arrivals:
 
 
 class RecentTimes:
-    """The last service times of each batch size, from which a profile can be made."""
+    """The last service times of each batch size, and ways of queries to this replica."""
 
     def __init__(self) -> None:
         self._times: dict[int, deque[float]] = {}  # as many sizes as the stage's cap
+        self._hops: deque[float] = deque(maxlen=_RECENT)
 
     def learn(self, size: int, took_s: float) -> None:
         """Keep the seconds that a batch of `size` queries took."""
         self._times.setdefault(size, deque(maxlen=_RECENT)).append(took_s)
 
-    def report(self) -> dict[int, list[float]]:
-        """Return the kept seconds by size."""
-        return {size: list(times) for size, times in self._times.items()}
+    def learn_hop(self, took_s: float) -> None:
+        """Keep the seconds that a query was under way to this replica."""
+        self._hops.append(took_s)
+
+    def report(self) -> tuple[dict[int, list[float]], list[float]]:
+        """Return the kept seconds by size, and those of the ways here."""
+        return {size: list(times) for size, times in self._times.items()}, list(self._hops)
 
 
 class Drift:

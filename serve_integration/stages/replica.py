@@ -90,8 +90,8 @@ class Replica:
         count = {RUNNING_REQUESTS_KEY: self._compute.query_count}
         return {**(stats or {}), **load, **parked, **count}
 
-    async def report_times(self) -> dict[int, list[float]]:
-        """Return how long the last batches of each size took, in seconds."""
+    async def report_times(self) -> tuple[dict[int, list[float]], list[float]]:
+        """Return the seconds of the last batches by size, and of the last ways here."""
         return self._compute.report_times()
 
     async def reconfigure(self, user_config: Any) -> Any:
@@ -183,15 +183,22 @@ class Replica:
         if is_alone:
             notify_running(False)
         if len(self._stage.inputs) > 1:
-            _observe_hop(query)
+            self._observe_hop(query)
             return await self._joins.answer(query, notify_running)
         return await self._begin_answer(query, notify_running)
+
+    def _observe_hop(self, query: Query) -> None:
+        """Tell the query, the metrics and profiles how long it was under way."""
+        hop_s = max(time.time() - query.sent_s, 0)
+        query.hop_s = min(hop_s, _HOP_SHARE * query.left_s)  # two machines' clocks may differ
+        self._compute.learn_hop(query.hop_s)
+        metrics.observe("serve_stage_ms", hop_s * 1000, part="hop")
 
     def _begin_answer(
         self, query: Query, notify_running: NotifyRunning
     ) -> Coroutine[Any, Any, Any]:
         """Queue a query for its batch; returns a coroutine that waits for its answer."""
-        _observe_hop(query)
+        self._observe_hop(query)
         deadline_s = time.monotonic() + query.left_s
         running = self._compute.run(query, query.value, deadline_s, (notify_running,))
         return self._forward_answer(query, running, deadline_s)
@@ -263,10 +270,3 @@ async def _call_user(function: Callable[..., Any], *args: Any) -> Any:
         return await function(*args)
     result = await asyncio.to_thread(function, *args)
     return await result if inspect.isawaitable(result) else result
-
-
-def _observe_hop(query: Query) -> None:
-    """Tell the query, and the metrics, how long it was under way."""
-    hop_s = max(time.time() - query.sent_s, 0)
-    query.hop_s = min(hop_s, _HOP_SHARE * query.left_s)  # two machines' clocks may differ
-    metrics.observe("serve_stage_ms", hop_s * 1000, part="hop")

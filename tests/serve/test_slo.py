@@ -86,6 +86,7 @@ def test_running_replicas_are_a_profile_too(node: Node) -> None:
     seen = serve.observe("only", "seen")
     assert seen.sizes == (1,) and len(seen.batches[0].service_s) == 8
     assert seen.batches[0].service_s[0] >= _FIXED_S + _EACH_S
+    assert len(seen.hops_s) == 8 and 0 <= seen.hops_s[0] < 10
 
 
 def test_misses_late_queries_and_drift_are_metrics(node: Node) -> None:

@@ -388,13 +388,14 @@ def test_a_profile_that_is_not_true_any_more_is_noticed_in_two_windows() -> None
     assert all(drift.learn(3, 9.0) is None for _ in range(100)), "beyond the plan's cap"
 
 
-@given(st.lists(st.tuples(st.integers(1, 3), st.floats(0, 1)), max_size=300))
-def test_the_last_times_of_each_size_are_kept(batches: list[tuple[int, float]]) -> None:
+def test_the_last_times_of_each_size_and_the_last_ways_are_kept() -> None:
     recent = RecentTimes()
-    for size, took_s in batches:
-        recent.learn(size, took_s)
-    for size, kept in recent.report().items():
-        assert kept == [took_s for each, took_s in batches if each == size][-64:]
+    for number in range(2000):
+        recent.learn(number % 3, number)
+        recent.learn_hop(-number)
+    times, hops = recent.report()
+    assert times == {size: [n for n in range(2000) if n % 3 == size][-512:] for size in range(3)}
+    assert hops == [-number for number in range(2000 - 512, 2000)]
 
 
 def test_the_query_whose_later_stages_take_longest_is_first() -> None:

@@ -47,6 +47,18 @@ def test_a_plan_explains_itself() -> None:
         assert words in text
 
 
+def test_a_renewed_plan_predicts_from_what_was_seen() -> None:
+    made = make_plan()
+    seen = line(0.02, 0.002, hops_s=(0.02,))
+    renewed = made.renew({"text": seen})
+    assert (renewed.caps, renewed.replicas) == (made.caps, made.replicas)
+    assert renewed.graph.stages["cross"] == made.graph.stages["cross"]
+    later_s = renewed.predict([0.0, 9.0]).p50_s - made.predict([0.0, 9.0]).p50_s
+    assert later_s == pytest.approx(2 * (0.02 - made.graph.hop_s))
+    with pytest.raises(ValueError, match=r"profiles\['rank'\] is of no stage"):
+        made.renew({"rank": seen})
+
+
 def test_a_plan_draws_its_curve(tmp_path: Path) -> None:
     path = tmp_path / "curve.svg"
     figure = make_plan().plot([50, 400, 700], path)

@@ -32,6 +32,19 @@ def test_a_query_alone_takes_its_way_and_back() -> None:
     assert outcome.loads["cross"].batch == 1
 
 
+def test_ways_that_were_seen_take_the_place_of_the_constant() -> None:
+    seen = {"text": (0.001,), "vision": (0.004,), "cross": (0.002, 0.01)}
+    stages = {
+        "text": StageModel(line(0.01, 0.001, hops_s=seen["text"]), 8, 1),
+        "vision": StageModel(line(0.05, 0.001, hops_s=seen["vision"]), 8, 1),
+        "cross": StageModel(line(0.02, 0.001, hops_s=seen["cross"]), 8, 1, ("text", "vision")),
+    }
+    outcome = simulate(stages, [10.0 * each for each in range(400)], hop_s=_HOP_S)
+    alone_s = [each - 0.051 - 0.021 - 2 * 0.004 for each in outcome.latencies_s]
+    assert 2 * 0.002 <= min(alone_s) < 0.006 and 0.018 < max(alone_s) <= 2 * 0.01
+    assert sum(alone_s) / 400 == pytest.approx(2 * 0.006, rel=0.05)
+
+
 @pytest.mark.parametrize("busy", [0.3, 0.6, 0.8])
 def test_single_queries_wait_as_long_as_theory_says(busy: float) -> None:
     service_s = 0.01

@@ -171,8 +171,11 @@ def describe(plan: serve.Plan, arrivals_s: np.ndarray, asked: Asked) -> str:
     predicted = plan.predict([float(each) for each in arrivals_s])
     in_time = float((asked.seconds <= plan.slo.latency_s).mean())
     p50_ms, p99_ms = 1000 * np.quantile(asked.seconds, (0.5, 0.99), method="higher")
+    seen = {name: serve.observe(name) for name in plan.replicas}
+    renewed = plan.renew(seen).predict([float(each) for each in arrivals_s])
     return (
         f"measured  {predicted.rate_per_s:8.1f}/s: p50 {p50_ms:8.1f} ms, p99 {p99_ms:8.1f} ms, "
         f"in time {100 * in_time:.1f} % of {len(arrivals_s)}\n"
-        f"predicted {predicted}"
+        f"predicted {predicted}\n"
+        f"by what was seen {renewed}"
     )
