@@ -161,7 +161,7 @@ class Parts:
             raise self._error(f"a tensor whose dtype {value.dtype} {error}") from error
 
     def _error(self, what: str) -> InvalidArgumentError:
-        return InvalidArgumentError(f"value{''.join(map(_step, self._steps))} is {what}")
+        return InvalidArgumentError(f"value{''.join(map(step_text, self._steps))} is {what}")
 
 
 def assemble(node: int | Branch, arrays: list[Any]) -> Any:
@@ -178,7 +178,7 @@ def leaf_paths(node: int | Branch, name: str = "value") -> list[tuple[str, int]]
     """Return the path of every leaf, for example `value["layers"][3]`, with the leaf's number."""
     if not isinstance(node, Branch):
         return [(name, node)]
-    steps = map(_step, node.keys or range(len(node.children)))
+    steps = map(step_text, node.keys or range(len(node.children)))
     return [
         each
         for step, child in zip(steps, node.children, strict=True)
@@ -195,7 +195,8 @@ def _memory(leaf: Leaf, array: Any) -> Hashable:
     return leaf, array.__array_interface__["data"][0], array.strides
 
 
-def _step(key: Any) -> str:
+def step_text(key: Any) -> str:
+    """Return how an index or a key is written behind the name of a container."""
     return f"[{json.dumps(key) if isinstance(key, str) else repr(key)}]"
 
 

@@ -58,3 +58,17 @@ def test_what_the_store_cannot_take_says_what_to_do(three: Nodes) -> None:
     ids = [three.put(0, torch.zeros(3)), three.put(1, np.zeros(3, np.float32))]
     with pytest.raises(LayoutMismatchError):
         three[2].reduce(new_id(), ids, timeout_s=WAIT_S)
+
+
+def test_a_module_on_another_node_is_filled(three: Nodes) -> None:
+    model, other = (torch.nn.Linear(300, 300) for _ in range(2))
+    object_id = three.put(0, model.state_dict())
+    places = [each.data_ptr() for each in other.parameters()]
+    assert three[1].get(object_id, into=other, timeout_s=WAIT_S) is other
+    assert [each.data_ptr() for each in other.parameters()] == places
+    assert torch.equal(other.weight, model.weight) and torch.equal(other.bias, model.bias)
+    wrong = torch.nn.Linear(300, 300, dtype=torch.float64)
+    before = wrong.weight.detach().clone()
+    with pytest.raises(InvalidArgumentError, match=r'value\["weight"\] is a tensor of .*float32'):
+        three[1].get(object_id, into=wrong, timeout_s=WAIT_S)
+    assert torch.equal(wrong.weight, before)

@@ -141,3 +141,20 @@ def test_the_twins_do_the_same_in_a_plain_program(cluster: RayCluster) -> None:
             await hop.get_async(ref, timeout_s=30)
 
     asyncio.run(program())
+
+
+def test_a_get_fills_memory_that_is_there(maker: Any) -> None:
+    ref, array = maker.make.remote("dict"), hop.put(np.ones(4))
+    wanted = value_of("dict")
+    into = {
+        "layers": [np.zeros(7, np.uint8), [np.zeros(3)]],
+        "w": np.zeros(LARGE, np.float16),
+    }
+    w = into["w"]
+    assert hop.get(ref, into=into, timeout_s=60) is into and into["w"] is w
+    np.testing.assert_array_equal(into["w"], wanted["w"])
+    np.testing.assert_array_equal(into["layers"][1][0], wanted["layers"][1][0])
+    mine = np.zeros(4)
+    assert asyncio.run(hop.get_async(array, into=mine, timeout_s=60)) is mine and mine.sum() == 4
+    with pytest.raises(hop.InvalidArgumentError, match="`into` takes the value of one ref"):
+        hop.get([array], into=[mine])

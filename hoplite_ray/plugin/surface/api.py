@@ -39,6 +39,7 @@ from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed, re
 from hoplite_ray.values.codec import Encoded, decode_copy, encode
 from hoplite_ray.values.deadlines import deadline_in, left_s, refuse_late
 from hoplite_ray.values.dtypes import Kind
+from hoplite_ray.values.filling import fill
 from hoplite_ray.values.layout import Layout, short_name
 
 # Between two looks for a failed fetch while Ray's refs are pending: doubles up to the maximum.
@@ -164,33 +165,55 @@ def empty(
 
 
 @overload
-def get(refs: Gettable, *, timeout_s: float | None = None) -> Any: ...
+def get(refs: Gettable, *, into: Any = ..., timeout_s: float | None = None) -> Any: ...
 @overload
 def get(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
-def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
+def get(
+    refs: Gettable | Sequence[Gettable], *, into: Any = None, timeout_s: float | None = None
+) -> Any:
     """Wait for results and return their values; what is no Array comes as ray.get returns it.
 
     Inside a task the wait gives the task's CPU back until the result exists. Ctrl-C and ray.cancel
     end it. After a second a terminal or a notebook shows how far it is.
 
     Args:    refs: one ref or Array, or several.
+             into: memory for the value of one ref: an array, a tensor on any device, a module of
+             torch, or a dict, list or tuple of these, with the value's keys, shapes and dtypes. It
+             is written when all bytes are here; after an error it holds what it held before.
              timeout_s: seconds to wait for all of them; None waits without a limit. With 0 it
              returns what is whole on this node and already known to this process.
-    Returns: the value, or the list of values. Each is the caller's own: writing into it changes
-             nothing else. A gather's result is the list of its values.
-    Raises:  GetTimeoutError naming the object and its state; what the task raised; ObjectLostError.
-    Cost:    nothing is copied above 64 KiB; memory is this node's arena until the value dies. The
-             node is asked for all objects at once.
+    Returns: the value, or the list of values; `into` if it is given. Each value is the caller's
+             own: writing into it changes nothing else. A gather's result is the list of its values.
+    Raises:  GetTimeoutError naming the object and its state; what the task raised; ObjectLostError;
+             InvalidArgumentError naming the part that does not fit `into`.
+    Cost:    nothing is copied above 64 KiB; memory is this node's arena until the value dies. With
+             `into` one copy, and the arena keeps nothing for the caller. The node is asked for all
+             objects at once.
     Example:
 
         refs = [hop.put(np.full(2, number)) for number in range(3)]
         assert [value.sum() for value in hop.get(refs, timeout_s=60)] == [0, 2, 4]
+        mine = np.zeros(2, int)
+        assert hop.get(refs[1], into=mine, timeout_s=60) is mine and mine.sum() == 2
     """
+    check_into(refs, into)
     deadline = deadline_in(timeout_s)
     pending = _begin_all(begin_fetches(gettables(refs, "get"), deadline), deadline, timeout_s)
     fetched = dict(zip(flat := fetches_in(pending), results(flat, deadline), strict=True))
     values = [_value_of(each, fetched) for each in pending]
+    if into is not None:
+        fill(into, values[0])
+        return into
     return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
+
+
+def check_into(refs: Any, into: Any) -> None:
+    """Raise InvalidArgumentError if `into` is given with several refs."""
+    if into is not None and not isinstance(refs, (ray.ObjectRef, Array)):
+        raise InvalidArgumentError(
+            "`into` takes the value of one ref; call get for each of several, or put them as one "
+            "value"
+        )
 
 
 def _begin_all(pending: list[Any], deadline: float | None, timeout_s: float | None) -> list[Any]:

@@ -31,6 +31,7 @@ from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.surface import combining
 from hoplite_ray.plugin.surface.api import (
     begin_fetches,
+    check_into,
     encode_value,
     fetches_in,
     fill_in,
@@ -47,6 +48,7 @@ from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed
 from hoplite_ray.plugin.surface.combining import answer_ref, members_of
 from hoplite_ray.values.deadlines import deadline_in, left_s, refuse_late
 from hoplite_ray.values.dtypes import Kind
+from hoplite_ray.values.filling import fill
 from hoplite_ray.values.layout import Layout, ReduceOp
 
 _AT_ONCE = 0.0  # a deadline that has passed, so that nothing waits on the event loop
@@ -82,11 +84,14 @@ async def array_async(value: Any, *, timeout_s: float | None = None) -> Array:
 
 
 @overload
-async def get_async(refs: Gettable, *, timeout_s: float | None = None) -> Any: ...
+async def get_async(refs: Gettable, *, into: Any = ..., timeout_s: float | None = None) -> Any: ...
 @overload
 async def get_async(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
-async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
-    """Like `get`, but awaitable; cancelling it cancels the transfers."""
+async def get_async(
+    refs: Gettable | Sequence[Gettable], *, into: Any = None, timeout_s: float | None = None
+) -> Any:
+    """Like `get`, but awaitable; cancelling it cancels the transfers. A thread fills `into`."""
+    check_into(refs, into)
     deadline = deadline_in(timeout_s)
     pending: list[Any] = await in_thread(
         deadline, begin_fetches, gettables(refs, "get_async"), deadline
@@ -102,6 +107,9 @@ async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | N
     async with show_progress(under_way):
         reading = _Reading(awaited, under_way, deadline, timeout_s)
         values = await _all_of([reading.value_of(each) for each in pending])
+    if into is not None:
+        await asyncio.to_thread(fill, into, values[0])
+        return into
     return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
 
 
