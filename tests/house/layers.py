@@ -14,18 +14,19 @@ MAY_INCLUDE = {
     "base": set(),
     "plan": {"base"},
     "wire": {"base"},
+    "delta": {"base", "wire"},
     "io": {"base", "wire"},
-    "node": {"base", "plan", "wire", "io"},
+    "node": {"base", "plan", "wire", "delta", "io"},
     "client": {"base", "plan", "wire", "io"},
     "world": {"base", "wire", "io"},
     "sim": {"base", "plan", "wire"},
-    "bindings": {"base", "plan", "wire", "io", "node", "client", "world"},
+    "bindings": {"base", "plan", "wire", "delta", "io", "node", "client", "world"},
 }
 BORDER = "plan/messages.h"
 SEES_THE_BORDER = {"wire", "io"}
 
 # Headers that a pure folder may not include; the linker proves the rest (purity.py).
-PURE = {"plan", "wire"}
+PURE = {"plan", "wire", "delta"}
 IMPURE_HEADER = re.compile(
     r"(sys|netinet|arpa|linux)/.*|(unistd|fcntl|pthread|poll|signal|time|stdlib)\.h"
     r"|thread|mutex|shared_mutex|condition_variable|future|atomic|random|chrono|ctime"
@@ -37,13 +38,13 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 WORDINGS = (
     ({"plan"}, re.compile(r"\bvirtual\b|\bstd::function\b"), "no callbacks, no virtuals in plan"),
     ({"plan"}, re.compile(r"\bunordered_(map|set)\b"), "iteration order is not part of our inputs"),
-    ({"plan", "wire", "io"}, re.compile(r"\bshared_ptr\b"), "values and ids, not shared pointers"),
+    ({"plan", "wire", "delta", "io"}, re.compile(r"\bshared_ptr\b"), "values and ids, not shared pointers"),
     (
-        {"plan", "wire", "io"},
+        {"plan", "wire", "delta", "io"},
         re.compile(r"(?<!operator )\bnew\b(?! *\()|\bdelete\b(?! *;)"),
         "owning by hand",
     ),
-    ({"plan", "wire"}, re.compile(r"\bthrow\b|\btry\s*\{"), "operating errors are values"),
+    ({"plan", "wire", "delta"}, re.compile(r"\bthrow\b|\btry\s*\{"), "operating errors are values"),
 )
 
 MAY_IMPORT_RAY = re.compile(r"hoplite_ray/plugin/|serve_integration/|examples/|benchmarks/|tests/")

@@ -1,4 +1,4 @@
-"""House-style 2.7: the linker proves that plan and wire decide and do nothing."""
+"""House-style 2.7: the linker proves that plan, wire and delta do no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMPURE = re.compile(
     r"|steady_clock|system_clock|random_device|condition_variable|St5mutex|St6thread|this_thread"
     r"|basic_[io]?f?stream|_ZSt4c(out|err|log|in)\b|__cxa_throw|__cxa_guard"
 )
-ARCHIVES = ("libhoplite_plan.a", "libhoplite_wire.a")
+ARCHIVES = ("libhoplite_plan.a", "libhoplite_wire.a", "libhoplite_delta.a")
 
 
 def undefined_symbols(archive: Path) -> set[str]:
