@@ -150,6 +150,26 @@ HOPLITE_WIDE std::uint32_t crc32c_wide(std::span<const std::byte> bytes, std::ui
 }
 #endif
 
+// Product of two polynomials modulo kPolynomial, bits reversed: the highest bit is x to the 0.
+constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t product = 0;
+  for (; b != 0; b <<= 1) {
+    if ((b >> 31) != 0) product ^= a;
+    a = (a >> 1) ^ ((a & 1) != 0 ? kPolynomial : 0);
+  }
+  return product;
+}
+
+// kSquares[n]: x to the power of 8 * 2^n, which moves a CRC on by 2^n bytes.
+constexpr auto kSquares = [] {
+  std::array<std::uint32_t, 64> squares{};
+  squares[0] = 1U << (31 - 8);
+  for (std::size_t n = 1; n < squares.size(); ++n) {
+    squares[n] = multiply(squares[n - 1], squares[n - 1]);
+  }
+  return squares;
+}();
+
 }  // namespace
 
 std::uint32_t crc32c_table(std::span<const std::byte> bytes, std::uint32_t crc) {
@@ -165,6 +185,14 @@ std::uint32_t crc32c_table(std::span<const std::byte> bytes, std::uint32_t crc) 
     state = (state >> 8) ^ kTables[0][(state ^ std::to_integer<std::uint32_t>(*at)) & 0xff];
   }
   return ~state;
+}
+
+std::uint32_t combine_crc32c(std::uint32_t first, std::uint32_t second,
+                             std::uint64_t second_bytes) {
+  for (std::size_t n = 0; second_bytes != 0; ++n, second_bytes >>= 1) {
+    if ((second_bytes & 1) != 0) first = multiply(first, kSquares[n]);
+  }
+  return first ^ second;
 }
 
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {

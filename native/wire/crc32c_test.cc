@@ -49,5 +49,17 @@ TEST(Crc32c, PartsGiveTheCrcOfTheWhole) {
   }
 }
 
+TEST(Crc32c, CombinesTheCrcsOfTwoParts) {
+  Prng prng(2);
+  std::vector<std::byte> bytes(5000);
+  for (auto& byte : bytes) byte = static_cast<std::byte>(prng.next());
+  const auto whole = std::span<const std::byte>(bytes);
+  for (std::size_t cut = 0; cut <= bytes.size(); ++cut) {
+    EXPECT_EQ(
+        combine_crc32c(crc32c(whole.first(cut)), crc32c(whole.subspan(cut)), bytes.size() - cut),
+        crc32c(whole));
+  }
+}
+
 }  // namespace
 }  // namespace hoplite
