@@ -26,7 +26,15 @@ WORKERS = {"process": 2 * CORES, "cluster": CORES + 1}  # tests that mostly wait
 # tests/ray/test_demo.py runs one more, benchmarks/demo.py.
 TOYS_TESTED = ("examples/follow_a_block.py",)
 # Seconds of each minute.
-FUZZERS = {"frame": 8, "handshake": 6, "rail": 8, "edge": 7, "tls": 6, "siege": 10}
+FUZZERS = {
+    "frame": 8,
+    "handshake": 6,
+    "rail": 8,
+    "edge": 7,
+    "tls": 6,
+    "siege": 10,
+    "delta": 5,
+}
 
 
 def lint() -> Iterator[Step]:

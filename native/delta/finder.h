@@ -62,7 +62,8 @@ class DeltaFinder {
   std::span<std::byte> copy_;
   std::uint64_t added_bytes_ = 0;
   bool has_given_up_ = false;
-  std::vector<std::byte> delta_;  // closed sections, and room for header and rows
+  std::vector<std::byte> delta_;  // header, rows, and the payload of closed sections
+  std::size_t rows_at_ = 0;
 
   // The open section.
   std::size_t section_ = 0;

@@ -38,7 +38,11 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 WORDINGS = (
     ({"plan"}, re.compile(r"\bvirtual\b|\bstd::function\b"), "no callbacks, no virtuals in plan"),
     ({"plan"}, re.compile(r"\bunordered_(map|set)\b"), "iteration order is not part of our inputs"),
-    ({"plan", "wire", "delta", "io"}, re.compile(r"\bshared_ptr\b"), "values and ids, not shared pointers"),
+    (
+        {"plan", "wire", "delta", "io"},
+        re.compile(r"\bshared_ptr\b"),
+        "values and ids, not shared pointers",
+    ),
     (
         {"plan", "wire", "delta", "io"},
         re.compile(r"(?<!operator )\bnew\b(?! *\()|\bdelete\b(?! *;)"),
