@@ -45,6 +45,24 @@ def finish(op: int, dtype: int, sources: int, accumulators: bytearray) -> bytear
     Return the elements of accumulators that hold so many sources; they may be the same bytearray.
     """
 
+class Delta:
+    """A delta; a buffer of its bytes."""
+
+def find_delta(base: Buffer, data: Sequence[Buffer], ranges: Sequence[tuple[int, int]], *, limit_bytes: int, target: Buffer | None = None) -> Delta | None:
+    """
+    Compare `data`, one buffer after the other, with `base`, and copy it to `target`. `ranges`: bytes, and bytes of an element. Returns None if the delta is above the limit.
+    """
+
+def apply_deltas(deltas: Sequence[Buffer], base: Buffer, target: Buffer) -> None:
+    """
+    Rebuild into `target` from `base`, which may be `target`, and deltas, the oldest first.
+    """
+
+def describe_delta(delta: Buffer) -> dict[str, int]:
+    """
+    Return size_bytes, changed (elements), base_crc and new_crc (CRC-32C) of a delta.
+    """
+
 class NativeNode:
     """One node: owns the reactor thread and the arena."""
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "bindings/convert.h"
+#include "bindings/deltas.h"
 #include "bindings/handles.h"
 #include "bindings/lifetime.h"
 #include "bindings/rows.h"
@@ -471,6 +472,7 @@ NB_MODULE(_native, m) {
         "Return the least and the largest value of each option that NativeNode takes.");
   hoplite::bind_lifetime(m);
   hoplite::bind_kernels(m);
+  hoplite::bind_deltas(m);
   hoplite::bind_node(m);
   hoplite::bind_handles(m);
   hoplite::bind_client(m);
