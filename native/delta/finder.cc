@@ -143,6 +143,12 @@ Result<void> DeltaFinder::add(std::span<const std::byte> bytes) {
 }
 
 void DeltaFinder::compare_next(std::span<const std::byte> bytes) {
+  // The caller's bytes may change meanwhile. The delta is that of the bytes which are kept.
+  if (!copy_.empty()) {
+    const auto kept = copy_.subspan(added_bytes_, bytes.size());
+    copy_bytes(kept.data(), bytes.data(), bytes.size());
+    bytes = kept;
+  }
   const DeltaPlace& place = places_[section_];
   const auto base = base_.subspan(added_bytes_, bytes.size());
   std::array<std::uint64_t, kStepBytes / 64> room;
@@ -157,7 +163,6 @@ void DeltaFinder::compare_next(std::span<const std::byte> bytes) {
   row_.gap_bytes = static_cast<std::uint32_t>(open.gap - gaps_.data());
   row_.changed = static_cast<std::uint32_t>(open.value - values_.data()) / place.width;
   next_element_ = open.next_element;
-  if (!copy_.empty()) copy_bytes(copy_.data() + added_bytes_, bytes.data(), bytes.size());
   added_bytes_ += bytes.size();
   seen_bytes_ += static_cast<std::uint32_t>(bytes.size());
   if (seen_bytes_ == place.size_bytes) close_section();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes the delta of a new version against its base, while the new bytes are copied to where the
-// whole is kept: the new bytes are read once. Borrows base and copy, which must outlive it. Of one
-// thread. The bytes of a delta do not depend on how the new bytes were cut, nor on the processor.
-// Decision 41.
+// whole is kept: the new bytes are read once. With a copy the delta is that of the copy, even if
+// the new bytes change meanwhile. Borrows base and copy, which must outlive it. Of one thread. The
+// bytes of a delta depend neither on how the new bytes were cut nor on the processor. Decision 41.
 #pragma once
 
 #include <cstddef>
