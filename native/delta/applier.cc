@@ -26,37 +26,37 @@ struct Cursor {
   std::uint64_t position = 0;  // the next one of them; REQUIRES: left > 0
 };
 
-// Reads the next gap. Returns false if the gaps end, or leave the section.
-[[gnu::always_inline]] inline bool advance(Cursor& cursor, std::uint64_t elements) {
+// Reads the next gap. Returns false if the gaps end.
+[[gnu::always_inline]] inline bool advance(Cursor& cursor) {
   std::byte gap;
   do {
     if (cursor.gap == cursor.gaps_end) return false;
     gap = *cursor.gap++;
     cursor.position += std::to_integer<std::uint64_t>(gap);
   } while (gap == std::byte{255});
-  return cursor.position < elements;
+  return true;
 }
 
-// Applies the changes in front of element `end`. Returns false if the gaps are corrupt.
+// Applies the changes in front of element `end` of the section, and no others, however far the gaps
+// lead. Returns false if the gaps end too early.
 template <std::size_t kWidth>
-bool patch(Cursor& cursor, std::byte* section, std::uint64_t end, std::uint64_t elements) {
+bool patch(Cursor& cursor, std::byte* section, std::uint64_t end) {
   Cursor at = cursor;
   while (at.left > 0 && at.position < end) {
     std::memcpy(section + at.position * kWidth, at.value, kWidth);
     at.value += kWidth;
     ++at.position;
-    if (--at.left > 0 && !advance(at, elements)) return false;
+    if (--at.left > 0 && !advance(at)) return false;
   }
   cursor = at;
   return true;
 }
 
-bool patch(std::uint32_t width, Cursor& cursor, std::byte* section, std::uint64_t end,
-           std::uint64_t elements) {
-  if (width == 1) return patch<1>(cursor, section, end, elements);
-  if (width == 2) return patch<2>(cursor, section, end, elements);
-  if (width == 4) return patch<4>(cursor, section, end, elements);
-  return patch<8>(cursor, section, end, elements);
+bool patch(std::uint32_t width, Cursor& cursor, std::byte* section, std::uint64_t end) {
+  if (width == 1) return patch<1>(cursor, section, end);
+  if (width == 2) return patch<2>(cursor, section, end);
+  if (width == 4) return patch<4>(cursor, section, end);
+  return patch<8>(cursor, section, end);
 }
 
 Error refuse(std::size_t section, const DeltaPlace& place, const char* why) {
@@ -69,11 +69,9 @@ constexpr const char* kOtherBase = "the base is not the one that the delta was m
 constexpr const char* kCorrupt = "the delta is corrupt";
 
 bool is_successor(const Delta& before, const Delta& after) {
-  return before.header().section_bytes == after.header().section_bytes &&
-         std::ranges::equal(before.ranges(), after.ranges()) &&
-         std::ranges::equal(before.sections(), after.sections(),
+  return std::ranges::equal(before.sections(), after.sections(),
                             [](const Delta::Section& a, const Delta::Section& b) {
-                              return a.row.new_crc == b.row.base_crc;
+                              return a.place == b.place && a.row.new_crc == b.row.base_crc;
                             });
 }
 
@@ -144,7 +142,6 @@ Result<void> DeltaApplier::rebuild(std::size_t section, std::span<const std::byt
     return refuse(section, place, kOtherBase);
   }
 
-  const std::uint64_t elements = place.size_bytes / place.width;
   std::array<Cursor, kDeltasPerPassMax> room;
   const auto cursors = std::span(room).first(deltas_.size());
   for (std::size_t i = 0; i < cursors.size(); ++i) {
@@ -153,7 +150,7 @@ Result<void> DeltaApplier::rebuild(std::size_t section, std::span<const std::byt
                   .gaps_end = each.gaps.data() + each.gaps.size(),
                   .value = each.values.data(),
                   .left = each.row.changed};
-    if (cursors[i].left > 0 && !advance(cursors[i], elements)) {
+    if (cursors[i].left > 0 && !advance(cursors[i])) {
       return refuse(section, place, kCorrupt);
     }
   }
@@ -164,14 +161,15 @@ Result<void> DeltaApplier::rebuild(std::size_t section, std::span<const std::byt
     if (!is_in_place) copy_bytes(step.data(), from.data() + at, step.size());
     at += step.size();
     for (Cursor& cursor : cursors) {
-      if (!patch(place.width, cursor, into.data(), at / place.width, elements)) {
+      if (!patch(place.width, cursor, into.data(), at / place.width)) {
         return refuse(section, place, kCorrupt);
       }
     }
     crc = crc32c(step, crc);
   }
-  const bool is_read_whole = std::ranges::all_of(
-      cursors, [](const Cursor& cursor) { return cursor.gap == cursor.gaps_end; });
+  const bool is_read_whole = std::ranges::all_of(cursors, [](const Cursor& cursor) {
+    return cursor.left == 0 && cursor.gap == cursor.gaps_end;
+  });
   if (crc == deltas_.back().sections()[section].row.new_crc && is_read_whole) return {};
   const bool is_other_base = !is_in_place && crc32c(from) != oldest.row.base_crc;
   return refuse(section, place, is_other_base ? kOtherBase : kCorrupt);

@@ -55,7 +55,7 @@ class DeltaApplier {
   [[nodiscard]] Result<void> rebuild(std::size_t section, std::span<const std::byte> base,
                                      std::span<std::byte> target) const;
 
-  std::vector<Delta> deltas_;  // of equal ranges and sections
+  std::vector<Delta> deltas_;  // of the same places
   std::size_t next_ = 0;       // the section of the next step
 };
 

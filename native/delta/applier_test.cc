@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -166,8 +168,10 @@ TEST(DeltaApplier, RefusesOtherSizes) {
   DeltaApplier applier = history.open(0, 1);
   ByteVector base = history.versions[0];
   ByteVector longer(base.size() + 1);
-  EXPECT_FALSE(applier.step(base, longer, 64).has_value());
-  EXPECT_FALSE(applier.apply(0, 1, longer, base).has_value());
+  for (const auto& refused : {applier.step(base, longer, 64), applier.apply(0, 1, longer, base)}) {
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_NE(refused.error().text.find("doesn't fit"), std::string::npos);
+  }
 }
 
 TEST(DeltaApplier, RefusesDeltasThatAreNotConsecutive) {
@@ -189,12 +193,37 @@ TEST(DeltaApplier, RefusesDeltasThatAreNotConsecutive) {
     ASSERT_FALSE(refused.has_value());
     EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
   }
-  // The sections of another cut are other ones.
-  const ByteVector recut =
-      delta_model::encode(history.versions[1], history.versions[2], history.ranges, 72);
-  const std::vector<std::span<const std::byte>> mixed{deltas[0], recut};
+}
+
+TEST(DeltaApplier, RefusesAnotherCutWhoseRowsClaimToFit) {
+  const ByteVector zeros(100);
+  const ByteVector first = delta_model::encode(zeros, zeros, {{100, 1}}, 64);
+  ByteVector recut = delta_model::encode(zeros, zeros, {{100, 1}}, 72);  // two sections as well
+  DeltaHeader header;
+  std::memcpy(&header, recut.data(), sizeof header);
+  header.base_crc = 0;
+  constexpr std::size_t kRows = sizeof(DeltaHeader) + sizeof(DeltaRange);
+  for (std::size_t i = 0; i < 2; ++i) {
+    DeltaSection fitting, row;
+    std::memcpy(&fitting, &first[kRows + i * sizeof row], sizeof row);
+    std::memcpy(&row, &recut[kRows + i * sizeof row], sizeof row);
+    row.base_crc = fitting.new_crc;
+    std::memcpy(&recut[kRows + i * sizeof row], &row, sizeof row);
+    header.base_crc = combine_crc32c(header.base_crc, row.base_crc, i == 0 ? 72 : 28);
+  }
+  std::memcpy(recut.data(), &header, sizeof header);
+  ASSERT_TRUE(Delta::open(recut).has_value());
+  const std::vector<std::span<const std::byte>> mixed{first, recut};
   EXPECT_FALSE(DeltaApplier::open(mixed).has_value());
-  EXPECT_FALSE(DeltaApplier::open(std::vector(kDeltasPerPassMax + 1, deltas[0])).has_value());
+}
+
+TEST(DeltaApplier, TakesSoManyDeltasAndNoMore) {
+  const ByteVector zeros(100);
+  const ByteVector unchanged = delta_model::encode(zeros, zeros, {{100, 1}}, 64);
+  std::vector<std::span<const std::byte>> deltas(kDeltasPerPassMax, unchanged);
+  EXPECT_TRUE(DeltaApplier::open(deltas).has_value());
+  deltas.push_back(unchanged);
+  EXPECT_FALSE(DeltaApplier::open(deltas).has_value());
 }
 
 // ---- corrupt deltas
@@ -251,15 +280,17 @@ TEST(DeltaApplier, GivesAnErrorOrTheVersionWhicheverByteIsCorrupt) {
   }
 }
 
-// One section of 64 bytes, all of whose sums agree: only the gaps can be wrong.
-ByteVector forge(std::initializer_list<int> gaps, std::uint32_t changed) {
-  const DeltaSection row{static_cast<std::uint32_t>(gaps.size()), changed, 1, 2};
+// A delta of 64 zeros in one section, all of whose sums and checksums agree: only gaps and values
+// can be wrong. Values of 0 change nothing.
+ByteVector forge(std::initializer_list<int> gaps, std::uint32_t changed, int value = 0) {
+  const std::uint32_t crc = crc32c(ByteVector(64));
+  const DeltaSection row{static_cast<std::uint32_t>(gaps.size()), changed, crc, crc};
   const DeltaHeader header{.range_count = 1,
                            .size_bytes = 64,
                            .changed = changed,
                            .payload_bytes = gaps.size() + changed,
-                           .base_crc = 1,
-                           .new_crc = 2,
+                           .base_crc = crc,
+                           .new_crc = crc,
                            .section_bytes = 64,
                            .section_count = 1};
   ByteVector delta;
@@ -267,27 +298,40 @@ ByteVector forge(std::initializer_list<int> gaps, std::uint32_t changed) {
   delta_model::append(delta, DeltaRange{64, 1});
   delta_model::append(delta, row);
   for (const int gap : gaps) delta.push_back(static_cast<std::byte>(gap));
-  delta.resize(delta.size() + changed);
-  return delta;
+  delta.resize(delta.size() + changed, static_cast<std::byte>(value));
+  return ByteVector(delta);  // without room behind its end, for the address sanitizer
 }
 
-TEST(DeltaApplier, RefusesGapsThatLeaveTheirSection) {
+TEST(DeltaApplier, RefusesGapsThatDoNotFitTheirSection) {
   const ByteVector base(64);
+  EXPECT_TRUE(apply_framed(forge({63}, 1), base, base));
+  EXPECT_TRUE(apply_framed(forge({62, 0}, 2), base, base));
+  EXPECT_TRUE(apply_framed(forge({}, 0), base, base));
   const ByteVector forged[] = {
       forge({64}, 1),                // the first element behind the section
       forge({255, 255, 255, 0}, 1),  // far behind it
       forge({63, 0}, 2),             // the second one
-      forge({255}, 1),               // a gap without an end
-      forge({0, 255}, 2),            // likewise
+      forge({255}, 1, 255),          // a gap without an end
+      forge({0, 255}, 2, 255),       // likewise
       forge({0}, 2),                 // fewer gaps than values
-      forge({}, 1),                  // none
+      forge({}, 1, 255),             // none
       forge({0, 0, 0}, 2),           // more gaps than values
       forge({0}, 0),                 // a gap without a value
       forge({0}, 65),                // more values than elements
-      forge({0}, 1),                 // only the checksum is wrong
+      forge({0}, 1, 1),              // another result than the checksum's
   };
   for (const ByteVector& delta : forged) {
     EXPECT_FALSE(apply_framed(delta, base, base)) << &delta - forged;
+  }
+  std::vector<std::span<const std::byte>> pair{forged[0], forged[0]};
+  for (const ByteVector& delta : forged) {  // in either place of two
+    const ByteVector right = forge({}, 0);
+    for (const bool is_last : {false, true}) {
+      pair = {is_last ? right : delta, is_last ? delta : right};
+      ByteVector target(64);
+      EXPECT_FALSE(must(DeltaApplier::open(pair)).apply(0, 1, base, target).has_value())
+          << &delta - forged;
+    }
   }
 }
 

@@ -121,8 +121,8 @@ Result<Delta> Delta::open(std::span<const std::byte> bytes) {
     const DeltaPlace& place = (*places)[i];
     const auto row = read<DeltaSection>(bytes, rows_at + i * sizeof(DeltaSection));
     const std::uint64_t value_bytes = std::uint64_t{row.changed} * place.width;
-    if (value_bytes > place.size_bytes || row.gap_bytes + value_bytes > payload.size()) {
-      return corrupt("section " + std::to_string(i) + " has more changes than room for them");
+    if (row.gap_bytes + value_bytes > payload.size()) {
+      return corrupt("section " + std::to_string(i) + " has more gaps and values than the payload");
     }
     delta.sections_.push_back(
         {place, row, payload.first(row.gap_bytes), payload.subspan(row.gap_bytes, value_bytes)});

@@ -166,16 +166,18 @@ TEST(DeltaFinder, UsesTheCallersBuffer) {
 
 TEST(DeltaFinder, RefusesWrongRangesAndSizes) {
   const ByteVector base(96);
-  const Ranges wrong[] = {{{95, 1}},
-                          {{97, 1}},
-                          {},
-                          {{96, 3}},
-                          {{96, 0}},
-                          {{96, 16}},
-                          {{95, 2}, {1, 1}},
-                          {{96, 1}, {0, 1}},
-                          {{~std::uint64_t{0}, 1}, {97, 1}},
-                          Ranges(kDeltaRangesMax + 1, {1, 1})};
+  Ranges wrong[] = {{{95, 1}},
+                    {{97, 1}},
+                    {},
+                    {{96, 3}},
+                    {{96, 0}},
+                    {{96, 16}},
+                    {{95, 2}, {1, 1}},
+                    {{96, 1}, {0, 1}},
+                    {{~std::uint64_t{0}, 1}, {97, 1}},
+                    {}};
+  wrong[9].assign(kDeltaRangesMax, {2, 1});
+  wrong[9].push_back({96 - 2 * kDeltaRangesMax, 1});
   for (const Ranges& ranges : wrong) {
     const auto refused = DeltaFinder::start(ranges, base, {}, {.limit_bytes = kNoLimit});
     ASSERT_FALSE(refused.has_value());
