@@ -59,6 +59,19 @@ Error refuse(Spoil spoil) {
   return opened ? Error{} : opened.error();
 }
 
+TEST(Delta, RefusesBytesThatBelongToNoSection) {
+  const ByteVector base(100);
+  ByteVector bytes = delta_model::encode(base, base, {{100, 2}}, 64);
+  ASSERT_TRUE(Delta::open(bytes).has_value());
+  bytes.push_back(std::byte{0});
+  EXPECT_FALSE(Delta::open(bytes).has_value());
+  DeltaHeader header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  ++header.payload_bytes;
+  std::memcpy(bytes.data(), &header, sizeof header);
+  EXPECT_FALSE(Delta::open(bytes).has_value());
+}
+
 TEST(Delta, RefusesAHeaderThatContradictsItself) {
   EXPECT_EQ(refuse([](DeltaHeader&) {}).code, Code::kOk);
   EXPECT_NE(refuse([](DeltaHeader& h) { h.magic = 0; }).text.find("no delta"), std::string::npos);

@@ -98,10 +98,10 @@ Result<DeltaFinder> DeltaFinder::start(std::span<const DeltaRange> ranges,
   finder.places_ = std::move(*places);
   finder.delta_ = std::move(buffer);
   if (payload_at > options.limit_bytes) {
-    finder.give_up();
+    finder.cancel();
     return finder;
   }
-  // As many bytes as are usual; pages that are never used cost nothing.
+  // Room for a usual delta: pages that are never used cost nothing.
   finder.delta_.reserve(std::min(options.limit_bytes, payload_at + base.size() / 32));
   finder.delta_.resize(payload_at);
   if (!ranges.empty()) {
@@ -171,7 +171,7 @@ void DeltaFinder::compare_next(std::span<const std::byte> bytes) {
 void DeltaFinder::close_section() {
   const DeltaPlace& place = places_[section_];
   const std::size_t value_bytes = std::size_t{row_.changed} * place.width;
-  if (delta_.size() + row_.gap_bytes + value_bytes > options_.limit_bytes) return give_up();
+  if (delta_.size() + row_.gap_bytes + value_bytes > options_.limit_bytes) return cancel();
   delta_.insert(delta_.end(), gaps_.begin(), gaps_.begin() + row_.gap_bytes);
   delta_.insert(delta_.end(), values_.begin(),
                 values_.begin() + static_cast<std::ptrdiff_t>(value_bytes));
@@ -186,7 +186,7 @@ void DeltaFinder::close_section() {
   seen_bytes_ = 0;
 }
 
-void DeltaFinder::give_up() {
+void DeltaFinder::cancel() {
   has_given_up_ = true;
   delta_ = {};
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes the delta of a new version against its base, while the new bytes are copied to where the
 // whole is kept: the new bytes are read once. With a copy the delta is that of the copy, even if
-// the new bytes change meanwhile. Borrows base and copy, which must outlive it. Of one thread. The
-// bytes of a delta depend neither on how the new bytes were cut nor on the processor. Decision 41.
+// the new bytes change meanwhile. A finder borrows base and copy, which must outlive it, and is
+// used by one thread. The bytes of a delta depend neither on how the new bytes were cut nor on the
+// processor. Decision 41.
 #pragma once
 
 #include <cstddef>
@@ -53,7 +54,7 @@ class DeltaFinder {
   DeltaFinder() = default;
   void compare_next(std::span<const std::byte> bytes);
   void close_section();
-  void give_up();
+  void cancel();
 
   DeltaHeader header_;
   DeltaOptions options_;
