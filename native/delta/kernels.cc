@@ -64,13 +64,13 @@ void compare_plain(const std::byte* base, const std::byte* bytes, std::uint64_t*
 
 #define HOPLITE_AVX2 __attribute__((target("avx2")))
 
-HOPLITE_AVX2 HOPLITE_INLINE __m256i load_256(const std::byte* from, std::size_t index) {
+HOPLITE_INLINE HOPLITE_AVX2 __m256i load_256(const std::byte* from, std::size_t index) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + index);
 }
 
 // Returns 32 bytes whose elements are all ones where the two are equal.
 template <std::uint32_t kWidth>
-HOPLITE_AVX2 HOPLITE_INLINE __m256i equal_256(const std::byte* base, const std::byte* bytes,
+HOPLITE_INLINE HOPLITE_AVX2 __m256i equal_256(const std::byte* base, const std::byte* bytes,
                                               std::size_t index) {
   const __m256i a = load_256(base, index);
   const __m256i b = load_256(bytes, index);
