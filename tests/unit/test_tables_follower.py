@@ -44,6 +44,8 @@ class Memory:
         self.lock = threading.Lock()
         self.refusals = 0  # of the next calls
         self.refuses_after_it = False  # True if an add that is refused is made all the same
+        self.answers = threading.Event()  # reads wait for it
+        self.answers.set()
 
     def add(self, key: str, value: bytes) -> bool:
         if self.refuses_after_it:
@@ -56,6 +58,7 @@ class Memory:
             return self.values.get(key)
 
     def read_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        assert self.answers.wait(SOON_S)
         with self._answering():
             return [self.values.get(key) for key in keys]
 
@@ -289,6 +292,43 @@ def test_a_watch_waits_for_its_limit_and_no_longer(cluster: Cluster) -> None:
     with Watch(cluster.follower(), "a/", None, "raise") as watch:
         with pytest.raises(GetTimeoutError, match=r"'a/'... has come within 0.01 s"):
             watch.next(timeout_s=0.01)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("is_ready", [False, True], ids=["first read", "read of the past"])
+def test_a_watch_does_not_wait_longer_for_the_store(
+    cluster: Cluster, is_ready: bool, is_async: bool
+) -> None:
+    one, two = cluster.follower(), cluster.follower()
+    versions = [put(one, key) for key in "abc"]
+    if not is_ready:
+        cluster.memory.answers.clear()
+    with Watch(two, "", versions[0].number, "raise") as watch:
+        if is_ready:
+            watch._ready.result(SOON_S)
+            cluster.memory.answers.clear()
+        for _ in range(2):
+            with pytest.raises(GetTimeoutError, match=r"log of table 't' .* within 0.01 s: Ray's"):
+                if is_async:
+                    asyncio.run(watch.next_async(timeout_s=0.01))
+                else:
+                    watch.next(timeout_s=0.01)
+        assert not cluster.memory.answers.is_set()
+        cluster.memory.answers.set()
+        assert next_keys(watch, 2) == ["b", "c"]
+
+
+def test_a_watch_whose_read_of_the_past_fails_tries_it_again(cluster: Cluster) -> None:
+    one, two = cluster.follower(), cluster.follower()
+    versions = [put(one, key) for key in "ab"]
+    with Watch(two, "", versions[0].number, "raise") as watch:
+        watch._ready.result(SOON_S)
+        refusing = Memory()
+        refusing.values, refusing.refusals = cluster.memory.values, 1
+        two._values = lambda: refusing  # of the watch's reads; the follower's thread has its own
+        with pytest.raises(ControlError, match="does not answer"):
+            watch.next(timeout_s=SOON_S)
+        assert next_keys(watch, 1) == ["b"]
 
 
 def test_a_watch_ends_with_its_session(cluster: Cluster) -> None:

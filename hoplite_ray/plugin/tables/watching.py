@@ -7,6 +7,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Literal
 
+from hoplite_ray.base.threads import run_in_thread
 from hoplite_ray.errors import (
     GetTimeoutError,
     HopliteError,
@@ -51,7 +52,8 @@ class Watch:
         self._waiting: deque[Change] = deque()
         self._arrivals: set[Future[None]] = set()  # of callers that wait
         self._has_gap = False  # True if versions after `_last` were missed
-        self._has_past = since is None  # True if the versions up to `_first` have been read
+        self._past: Future[None] | None = None  # the read of the versions up to `_first`
+        self._has_past = since is None  # True if that read has ended
         self._error: HopliteError | None = None
         self._is_over = False
         self._ready = follower.subscribe(self)
@@ -72,16 +74,13 @@ class Watch:
         """
         deadline = deadline_in(timeout_s)
         try:
-            self._ready.result(left_s(deadline))
-            if not self._has_past:
-                self._read_past()
             while isinstance(found := self._take(), Future):
                 try:
                     found.result(left_s(deadline))
                 finally:
                     self._leave(found)
         except TimeoutError as error:
-            raise _late_error(self._prefix, timeout_s) from error
+            raise self._late_error(timeout_s) from error
         return found
 
     async def next_async(self, *, timeout_s: float | None = None) -> Change | None:
@@ -89,16 +88,13 @@ class Watch:
         deadline = deadline_in(timeout_s)
         try:
             async with asyncio.timeout(left_s(deadline)):
-                await asyncio.wrap_future(self._ready)
-                if not self._has_past:
-                    await asyncio.to_thread(self._read_past)
                 while isinstance(found := self._take(), Future):
                     try:
                         await asyncio.wrap_future(found)
                     finally:
                         self._leave(found)
         except TimeoutError as error:
-            raise _late_error(self._prefix, timeout_s) from error
+            raise self._late_error(timeout_s) from error
         return found
 
     def close(self) -> None:
@@ -174,17 +170,25 @@ class Watch:
     # ---- called by those that wait ----
 
     def _take(self) -> Change | Future[None] | None:
-        """Return the next version; None at the end; a future if there is none yet."""
+        """Return the next version; None at the end; a future to wait for, if there is none yet.
+
+        Raises: the error that the watch, or the last read of its past, has ended with.
+        """
         with self._follower.lock:
-            if self._has_gap and not self._is_over:
+            if self._is_over:
+                return None
+            if not self._ready.done():
+                return self._ready
+            self._ready.result()
+            if not self._has_past:
+                return self._begin_past()
+            if self._has_gap:
                 self._fill_gap()
             while self._waiting:
                 change = self._waiting.popleft()
                 if change.version.number > self._last:
                     self._last = change.version.number
                     return change
-            if self._is_over:
-                return None
             if self._error is not None:
                 raise self._error
             arrival: Future[None] = Future()
@@ -206,16 +210,24 @@ class Watch:
         self._waiting = deque(Change(key, version) for key, version in newest)
         self._has_gap = False
 
+    def _begin_past(self) -> Future[None]:
+        """Begin to read the past, unless that is under way; the next caller tries it again.
+
+        A thread reads, because a caller may leave earlier than Ray's store answers.
+        """
+        if self._past is None or self._past.done():
+            name = f"hoplite-past-{self._follower.table}"
+            self._past = run_in_thread(self._read_past, name)
+        return self._past
+
     def _read_past(self) -> None:
-        """Read the versions after `since` that the log had when the watch began."""
+        """Read the versions after `since` that the log had when the watch began. It blocks."""
         slot = max(0, (self._last >> INDEX_BITS) - 1)  # that of `since` may have more versions
         try:
             past = self._follower.read_since(slot)
         except VersionDroppedError:
             past = None
         with self._follower.lock:
-            if self._has_past:
-                return  # another caller has read them
             self._has_past = True
             first = self._first
             assert first is not None
@@ -226,14 +238,20 @@ class Watch:
             found = [each for each in changes if each.key.startswith(self._prefix)]
             self._waiting.extendleft(reversed(found))
 
+    def _late_error(self, timeout_s: float | None) -> GetTimeoutError:
+        if not self._ready.done() or not self._has_past:
+            return GetTimeoutError(
+                f"the log of table {self._follower.table!r} has not been read within {timeout_s} "
+                "s: Ray's GCS is slow or busy; raise timeout_s"
+            )
+        return GetTimeoutError(
+            f"no version of a key {self._prefix!r}... has come within {timeout_s} s"
+        )
+
     def _wake(self) -> None:
         arrivals, self._arrivals = self._arrivals, set()
         for each in arrivals:
             each.set_result(None)
-
-
-def _late_error(prefix: str, timeout_s: float | None) -> GetTimeoutError:
-    return GetTimeoutError(f"no version of a key {prefix!r}... has come within {timeout_s} s")
 
 
 def _gap_error(table: str, last: int) -> VersionDroppedError:
