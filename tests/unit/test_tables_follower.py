@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import queue
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -20,7 +21,7 @@ from hoplite_ray.errors import (
     InvalidArgumentError,
     VersionDroppedError,
 )
-from hoplite_ray.plugin.tables import watching
+from hoplite_ray.plugin.tables import followers, watching
 from hoplite_ray.plugin.tables.follower import Follower, UnknownOutcomeError
 from hoplite_ray.plugin.tables.followers import OpenTable
 from hoplite_ray.plugin.tables.janitor import Janitor
@@ -87,6 +88,7 @@ class Cluster:
         self.followers: list[Follower] = []
         self.deleted: list[Garbage] = []
         self.is_over = False
+        self.left: queue.SimpleQueue[Follower] = queue.SimpleQueue()  # followers that have ended
 
     def follower(self) -> Follower:
         made = Follower(
@@ -94,6 +96,7 @@ class Cluster:
             janitor=Janitor("t"),
             delete=self.deleted.append,
             is_over=lambda: self.is_over,
+            leave=self.left.put,
         )
         self.followers.append(made)
         return made
@@ -214,6 +217,44 @@ def test_a_session_that_has_ended_ends_the_follower(cluster: Cluster) -> None:
             follower.read().result(SOON_S)
     with pytest.raises(HopliteError, match="make the table again"):
         follower.numbers(1).result(SOON_S)
+
+
+@pytest.mark.parametrize("cause", ["the session ends", "a fault", "it is closed"])
+def test_a_follower_that_has_ended_leaves_no_thread(cluster: Cluster, cause: str) -> None:
+    follower = cluster.follower()
+    put(follower, "a")
+    settle(follower)  # which starts the janitor's thread
+    janitor = follower.janitor._thread
+    assert janitor is not None
+    if cause == "the session ends":  # and no caller comes
+        cluster.is_over = True
+    elif cause == "it is closed":
+        follower.close(HopliteError("the session has ended"))
+    else:
+        cause_fault(cluster)
+        follower.read()
+    assert cluster.left.get(timeout=SOON_S) is follower
+    for thread in (follower._thread, janitor):
+        thread.join(SOON_S)
+        assert not thread.is_alive()
+
+
+def test_a_table_whose_follower_has_ended_is_opened_anew(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followers, "_open", {})
+    monkeypatch.setattr(followers, "need_ray", lambda: None)
+    monkeypatch.setattr(followers.seams, "connection", lambda: followers._session)
+    monkeypatch.setattr(followers, "_begin", lambda *_: open_with(Contents(), cluster.follower()))
+    first = followers.open_table("t", OPTIONS)
+    assert followers.open_table("t", OPTIONS) is first
+    first.follower.close(HopliteError("the session has ended"))
+    second = followers.open_table("t", OPTIONS)
+    assert second.follower is not first.follower
+    followers._forget("t", first.follower)
+    assert followers.open_table("t", OPTIONS) is second, "the one that has ended is another one"
+    followers._forget("t", second.follower)
+    assert not followers._open
 
 
 # ---- watches ----
@@ -503,17 +544,22 @@ def test_only_values_of_a_put_that_is_in_no_log_are_deleted(
     assert contents.log == log
 
 
+def cause_fault(cluster: Cluster) -> None:
+    """Have the next read of the store raise what no store raises."""
+    memory: Any = cluster.memory
+    memory.read_all = lambda keys: [b"" for _ in range(1 // 0)]
+
+
 def test_a_fault_of_the_thread_reaches_every_caller(cluster: Cluster) -> None:
     follower = cluster.follower()
     put(follower, "a")
     with Watch(follower, "", None, "raise") as watch:
         watch._ready.result(SOON_S)
-        memory: Any = cluster.memory
-        memory.read_all = lambda keys: [b"" for _ in range(1 // 0)]
+        cause_fault(cluster)
         for wait in (
             lambda: follower.read().result(SOON_S),
             lambda: follower.numbers(1).result(SOON_S),
             lambda: watch.next(timeout_s=SOON_S),
         ):
-            with pytest.raises(HopliteError, match="use the table in a new process"):
+            with pytest.raises(HopliteError, match=r"ended by a fault .* call again"):
                 wait()

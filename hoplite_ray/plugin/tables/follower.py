@@ -38,6 +38,7 @@ _logger = logging.getLogger("hoplite_ray.tables")
 # Between two looks for records while there are watchers: doubles while none come.
 _POLL_S = 0.005
 _POLL_MAX_S = 0.05
+_OVER_S = 1.0  # between two looks for a ray.shutdown, while there is nothing to do
 # Between two tries of a call that fails: doubles up to the maximum.
 _RETRY_S = 0.05
 _RETRY_MAX_S = 1.0
@@ -67,8 +68,9 @@ class UnknownOutcomeError(ControlError):
 class Follower:
     """This process's part of one table. Any thread may use it.
 
-    `lock` guards the replica, the futures and the subscribers. The thread ends with `close`, or
-    when `is_over` says that this process has left the cluster.
+    `lock` guards the replica, the futures and the subscribers. The thread ends with `close`, by a
+    fault, or when `is_over` says that this process has left the cluster. At its end it ends the
+    janitor, and calls `leave`.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Follower:
         janitor: Janitor,
         delete: Callable[[Garbage], None],
         is_over: Callable[[], bool],
+        leave: Callable[[Follower], None],
     ) -> None:
         """Start to follow. `name` is random; each thread takes a store of its own of `values`."""
         self.table = table
@@ -91,6 +94,7 @@ class Follower:
         self._values = values
         self._delete = delete
         self._is_over = is_over
+        self._leave = leave
         self._wakes = threading.Condition(self.lock)
         self._tickets = count(_POLL_TICKET + 1)
         self._futures: dict[int, Future[Any]] = {}
@@ -189,7 +193,6 @@ class Follower:
         with self.lock:
             self._closed = self._closed or error
             self._wakes.notify()
-        self.janitor.close()
 
     # ---- the thread ----
 
@@ -216,6 +219,8 @@ class Follower:
                 assert self._closed is not None
                 self._fail_all(self._closed)
             self._end_futures()
+        self.janitor.close()
+        self._leave(self)
 
     def _follow(self) -> None:
         values = self._values()
@@ -252,7 +257,7 @@ class Follower:
 
     def _wait(self) -> None:
         """Wait for a caller. While there are watchers, look for records from time to time."""
-        is_woken = self._wakes.wait(self._poll_s if self._subscribers else None)
+        is_woken = self._wakes.wait(self._poll_s if self._subscribers else _OVER_S)
         if self._is_over():
             self._closed = self._closed or over_error(self.table)
         elif not is_woken and self._subscribers:
@@ -342,8 +347,8 @@ class Follower:
 
 def fault_error(table: str, fault: Exception) -> HopliteError:
     return HopliteError(
-        f"the thread of table {table!r} has ended by a fault ({fault!r}): report it with this "
-        "process's log, and use the table in a new process"
+        f"the thread of table {table!r} has ended by a fault ({fault!r}), and a put that was under "
+        "way may have taken effect: report it with this process's log, and call again"
     )
 
 

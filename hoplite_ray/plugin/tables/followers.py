@@ -77,7 +77,7 @@ def open_table(name: str, options: Options) -> OpenTable:
             _close_all()
             _session = session
         found = _open.get(name)
-        if found is None:
+        if found is None or found.follower.is_closed:
             found = _open[name] = _begin(name, options, session)
     refuse_other(name, found.options, options)
     return found
@@ -108,8 +108,17 @@ def _begin(name: str, options: Options, session: bytes | None) -> OpenTable:
         janitor=janitor,
         delete=values.delete,
         is_over=lambda: not _is_in(session),
+        leave=partial(_forget, name),
     )
     return OpenTable(options, follower, values)
+
+
+def _forget(name: str, follower: Follower) -> None:
+    """Forget a table whose follower has ended, so that the next operation opens it anew."""
+    with _lock:
+        found = _open.get(name)
+        if found is not None and found.follower is follower:
+            del _open[name]
 
 
 def _is_in(session: bytes | None) -> bool:
