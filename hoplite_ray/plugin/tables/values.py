@@ -63,16 +63,23 @@ class Values:
         """Store each value under its number, and return the nodes of the copies.
 
         With fewer than `copies` Ray nodes there is a copy on each. It begins again if the node of
-        this process dies meanwhile.
+        this process dies meanwhile. Copies of an earlier try that the version won't name are
+        deleted, because its garbage won't name them either.
         Raises: StoreFullError and others of a put; HopliteError if no other node takes a copy.
         """
         here = attachment(deadline)
         for tries_left in reversed(range(TRIES)):
             try:
-                return self._store_once(here, writer, numbers, values, copies, deadline)
+                nodes = self._store_once(here, writer, numbers, values, copies, deadline)
             except (ObjectLostError, NodeLostError):
                 if not tries_left:
                     raise
+                continue
+            if tries_left < TRIES - 1:
+                for number in numbers:
+                    for surplus in value_ids(self._table, writer, number, copies)[len(nodes) :]:
+                        here.delete(surplus, timeout_s=left_s(deadline))
+            return nodes
         raise AssertionError("unreachable")
 
     def _store_once(
