@@ -122,6 +122,11 @@ def checked_name(name: Any) -> str:
     return name
 
 
+def reserve_name(owner: str, part: str) -> str:
+    """Return the name of a table of ours, which no user's table can have."""
+    return f"{owner}:{part}"
+
+
 def checked_key(key: Any) -> str:
     """Return a key. Raises: InvalidArgumentError if it is none."""
     if not isinstance(key, str) or not 0 < len(key.encode()) <= KEY_BYTES_MAX:

@@ -1,6 +1,6 @@
 """Handlers: actors that take the values which are sent to keys with a prefix, and stored nowhere.
 
-The handlers of table NAME are the keys of a table of their own, NAME.handlers. So all processes see
+The handlers of table NAME are the keys of a table of their own, NAME:handlers. So all processes see
 one list of them, which survives what a table survives, and a dead handler is a key to remove.
 """
 
@@ -27,7 +27,7 @@ from hoplite_ray.errors import (
 )
 from hoplite_ray.plugin.tables.operations import Operations, checked_prefix
 from hoplite_ray.plugin.tables.steps import Blocking, Steps
-from hoplite_ray.tables.log import Options, checked_key
+from hoplite_ray.tables.log import Options, checked_key, reserve_name
 from hoplite_ray.tables.routes import Route, rank_by_key, rank_by_load
 from hoplite_ray.tables.versions import Version
 from hoplite_ray.values.deadlines import left_s
@@ -51,7 +51,7 @@ class Handlers:
 
     def __init__(self, table: str, copies: int) -> None:
         self._table = table
-        self._entries = Operations(f"{table}.handlers", Options(keep=1), copies)
+        self._entries = Operations(reserve_name(table, "handlers"), Options(keep=1), copies)
         self._lock = threading.Lock()  # guards all below
         self._known: dict[str, _Handler] = {}
         self._under_way: Counter[str] = Counter()

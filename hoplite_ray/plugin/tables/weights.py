@@ -18,10 +18,10 @@ import numpy as np
 from hoplite_ray.errors import GetTimeoutError, InvalidArgumentError, VersionMissingError
 from hoplite_ray.plugin.tables.operations import Operations
 from hoplite_ray.plugin.tables.steps import Blocking, Steps, run, run_async
-from hoplite_ray.tables.log import Options, checked_key
+from hoplite_ray.tables.log import Options, checked_key, reserve_name
 from hoplite_ray.tables.versions import Version
 
-TABLE = "hoplite.weights"
+TABLE = reserve_name("hoplite", "weights")
 COPIES = 2
 
 _KEEP_S = 60.0  # of weights that have been replaced: fetches of them end, as others begin
