@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.ray.raycluster import ARENA_BYTES, RayCluster
+from hoplite_ray.tables.log import value_ids
+from tests.ray.raycluster import ARENA_BYTES, RayCluster, eventually, is_gone
 
 PRELUDE = """
 import asyncio, sys, threading
@@ -73,3 +74,27 @@ def test_a_driver_ends_as_it_should(cluster: RayCluster, program: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "nanobind" not in done.stderr
+
+
+SUPERSEDES = """
+table = hop.Table("left", keep=1, keep_s=0)
+for turn in range(2):
+    versions = table.put_all({str(key): np.full(50_000, turn) for key in range(16)})
+    print(*(f"{each.writer}/{each.value}" for each in versions.values()))
+"""
+
+
+def test_a_driver_deletes_the_values_that_its_last_put_has_superseded(cluster: RayCluster) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + SUPERSEDES, cluster.cluster.address, str(ARENA_BYTES)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    superseded, kept = ([each.split("/") for each in line.split()] for line in lines)
+    assert len(superseded) == len(kept) == 16
+    for writer, value in superseded:
+        for object_id in value_ids("left", writer, int(value), 2):
+            assert eventually(lambda each=object_id: is_gone(each))
+    assert not any(is_gone(value_ids("left", writer, int(value), 1)[0]) for writer, value in kept)

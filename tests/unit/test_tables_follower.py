@@ -24,7 +24,7 @@ from hoplite_ray.errors import (
 from hoplite_ray.plugin.tables import followers, watching
 from hoplite_ray.plugin.tables.follower import Follower, UnknownOutcomeError
 from hoplite_ray.plugin.tables.followers import OpenTable
-from hoplite_ray.plugin.tables.janitor import Janitor
+from hoplite_ray.plugin.tables.janitor import Janitor, Kind
 from hoplite_ray.plugin.tables.operations import ask, store_values
 from hoplite_ray.plugin.tables.steps import Blocking, Steps, run, run_async
 from hoplite_ray.plugin.tables.watching import Watch
@@ -160,8 +160,8 @@ def test_puts_of_many_threads_all_take_effect_and_the_log_stays_short(cluster: C
     assert len(followers[0].look_up(lambda state: state.versions.keys(""))) == 60
     done: Future[None] = Future()
     for follower in followers:
-        follower.janitor.do(lambda: None)
-    followers[-1].janitor.do(partial(done.set_result, None))
+        follower.janitor.do(lambda: None, Kind.UPKEEP)
+    followers[-1].janitor.do(partial(done.set_result, None), Kind.UPKEEP)
     done.result(SOON_S)
     assert len([key for key in cluster.memory.values if "/state/" in key]) < 9
 
@@ -173,7 +173,7 @@ def test_superseded_values_are_deleted_by_the_process_that_supersedes_them(
     put(one, "a")
     put(two, "a")
     swept: Future[None] = Future()
-    two.janitor.do(partial(swept.set_result, None))
+    two.janitor.do(partial(swept.set_result, None), Kind.UPKEEP)
     swept.result(SOON_S)
     assert [(each.writer, each.numbers) for each in cluster.deleted] == [("p0.1", (1,))]
 
@@ -301,7 +301,7 @@ def test_a_watch_that_begins_before_the_log_says_so_or_goes_on_with_the_latest(
     for place in range(20):
         put(one, f"k{place % 3}")
         settled: Future[None] = Future()
-        one.janitor.do(partial(settled.set_result, None))
+        one.janitor.do(partial(settled.set_result, None), Kind.UPKEEP)
         settled.result(SOON_S)
     with Watch(two, "", first.number, on_gap) as watch:
         if on_gap == "latest":
@@ -479,7 +479,7 @@ def open_with(contents: Contents, follower: Follower) -> OpenTable:
 def settle(follower: Follower) -> None:
     """Wait until the janitor has done all that it has now."""
     done: Future[None] = Future()
-    follower.janitor.do(partial(done.set_result, None))
+    follower.janitor.do(partial(done.set_result, None), Kind.UPKEEP)
     done.result(SOON_S)
 
 
@@ -534,7 +534,7 @@ def test_only_values_of_a_put_that_is_in_no_log_are_deleted(
     if is_closed:
         follower.close(HopliteError("the session has ended"))
     else:
-        follower.janitor.do(lambda: None)
+        follower.janitor.do(lambda: None, Kind.UPKEEP)
     if error is None:
         put_done.set_result(PutDone(1, ()))
     else:

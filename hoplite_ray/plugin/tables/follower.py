@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from hoplite_ray.errors import ControlError, HopliteError
-from hoplite_ray.plugin.tables.janitor import Janitor, compact
+from hoplite_ray.plugin.tables.janitor import Janitor, Kind, compact
 from hoplite_ray.plugin.tables.log_store import KeyValueStore, perform
 from hoplite_ray.tables.calls import (
     Call,
@@ -293,9 +293,9 @@ class Follower:
                 for subscriber in self._subscribers:
                     subscriber.skip()
             case Sweep():
-                self.janitor.do(partial(self._sweep, event))
+                self.janitor.do(partial(self._sweep, event), Kind.DELETION)
             case StateDue():
-                self.janitor.do(partial(self._compact, event))
+                self.janitor.do(partial(self._compact, event), Kind.UPKEEP)
 
     def _sweep(self, event: Sweep) -> None:
         for garbage in event.garbage:
@@ -304,7 +304,10 @@ class Follower:
             self._replica.handle_swept(event.slots)
 
     def _compact(self, event: StateDue) -> None:
-        compact(self.table, self._values(), event.slot, event.data)
+        janitor = self.janitor
+        compact(
+            *(self.table, self._values(), event.slot, event.data), lambda: not janitor.is_ending
+        )
 
     # ---- the ends of futures ----
 

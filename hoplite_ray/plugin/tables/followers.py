@@ -16,12 +16,15 @@ from hoplite_ray.plugin.process.attachment import need_ray
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table as seams_table
 from hoplite_ray.plugin.tables.follower import Follower, UnknownOutcomeError, over_error
-from hoplite_ray.plugin.tables.janitor import Janitor
+from hoplite_ray.plugin.tables.janitor import Janitor, Kind, end_janitors
 from hoplite_ray.plugin.tables.values import Values
 from hoplite_ray.tables.calls import NumbersGiven, PutDone
 from hoplite_ray.tables.log import COPIES_MAX, Garbage, Options
 
 _CALL_S = 10.0  # of a call to Ray's GCS, beyond which its outcome is unknown
+# For the deletions that wait at the end of the process. They take milliseconds each; beyond it
+# another process deletes, minutes later (decision 45).
+_END_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class OpenTable:
             self.values.delete(Garbage(given.writer, given.numbers, COPIES_MAX))
             self.forget_numbers(given)
 
-        self.follower.janitor.do(delete)
+        self.follower.janitor.do(delete, Kind.DELETION)
 
 
 _lock = threading.Lock()  # guards both
@@ -137,7 +140,10 @@ def _close_all() -> None:
 
 @atexit.register
 def _end() -> None:
+    """Close all tables at the end of the process, while its store and Ray still answer."""
     with _lock:
-        for each in _open.values():
-            each.follower.close(HopliteError("this process ends; no table can be used any more"))
+        ended = [each.follower for each in _open.values()]
         _open.clear()
+    for each in ended:
+        each.close(HopliteError("this process ends; no table can be used any more"))
+    end_janitors([each.janitor for each in ended], _END_S)

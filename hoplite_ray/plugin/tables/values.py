@@ -30,7 +30,7 @@ from hoplite_ray.plugin.process.attachment import TRIES, Attachment, attachment
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client.client import steward_of
 from hoplite_ray.plugin.surface.api import raise_ours
-from hoplite_ray.plugin.tables.janitor import Janitor
+from hoplite_ray.plugin.tables.janitor import Janitor, Kind
 from hoplite_ray.tables.log import Garbage, value_ids
 from hoplite_ray.tables.versions import Version
 from hoplite_ray.values.codec import Encoded
@@ -164,7 +164,7 @@ class Values:
             missing = [each for each in lost if each not in self._restoring]
             self._restoring.update(missing)
         if missing:
-            self._janitor.do(partial(self._restore, here, version, source, missing))
+            self._janitor.do(partial(self._restore, here, version, source, missing), Kind.UPKEEP)
 
     def _restore(
         self, here: Attachment, version: Version, source: bytes, missing: list[bytes]
