@@ -79,7 +79,7 @@ def test_a_driver_ends_as_it_should(cluster: RayCluster, program: str) -> None:
 SUPERSEDES = """
 table = hop.Table("left", keep=1, keep_s=0)
 for turn in range(2):
-    versions = table.put_all({str(key): np.full(50_000, turn) for key in range(16)})
+    versions = table.put_all({str(key): np.full(1_000, turn) for key in range(64)})
     print(*(f"{each.writer}/{each.value}" for each in versions.values()))
 """
 
@@ -93,7 +93,7 @@ def test_a_driver_deletes_the_values_that_its_last_put_has_superseded(cluster: R
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     superseded, kept = ([each.split("/") for each in line.split()] for line in lines)
-    assert len(superseded) == len(kept) == 16
+    assert len(superseded) == len(kept) == 64
     for writer, value in superseded:
         for object_id in value_ids("left", writer, int(value), 2):
             assert eventually(lambda each=object_id: is_gone(each))
