@@ -36,15 +36,14 @@ class Options:
     keep:              versions of a key that stay, however old they are.
     keep_us:           microseconds for which a superseded version stays.
     records_per_state: records between two states, at least.
-    writer_slots:      a writer is forgotten when this many records and
-    writer_us:         this many microseconds have passed since its last record.
+    writer_us:         microseconds after its last record for which a writer is remembered, and for
+                       which the writer of a record may take to delete what the record drops.
     """
 
     keep: int = 2
     keep_us: int = 60_000_000
     records_per_state: int = 256
-    writer_slots: int = 4096
-    writer_us: int = 600_000_000
+    writer_us: int = 120_000_000  # processes look for silent writers as often (decision 45)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,8 @@ class Record:
     sequence: the record's number among the writer's; a second record of one number says nothing.
     attempt:  tells apart the appends of one record, so that no two slots have the same bytes.
     time_us:  later than that of the slot before, by no more than the writer's clock is ahead of it.
-    low:      values of the writer with a lower number are in the log, or will never be.
+    low:      values of the writer with a lower number are in the log, or will never be; 0 if there
+              are no others, and the writer leaves with this record.
     swept:    earlier slots whose garbage the writer has deleted.
     """
 
@@ -167,14 +167,11 @@ def decode_options(data: bytes, where: str) -> Options:
 
 
 def dump_options(options: Options) -> list[int]:
-    return [
-        *(options.keep, options.keep_us, options.records_per_state),
-        *(options.writer_slots, options.writer_us),
-    ]
+    return [options.keep, options.keep_us, options.records_per_state, options.writer_us]
 
 
 def parse_options(fields: list[Any], where: str) -> Options:
-    if len(fields) != 5 or not all(type(each) is int and each >= 0 for each in fields):
+    if len(fields) != 4 or not all(type(each) is int and each >= 0 for each in fields):
         raise damage_error(where)
     return Options(*fields)
 

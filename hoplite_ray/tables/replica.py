@@ -50,9 +50,15 @@ from hoplite_ray.tables.state import Applied, State
 
 _LOOK_SLOTS = 4  # that one look reads; doubles while all of them have records, up to the maximum
 _LOOK_SLOTS_MAX = 256
-_LOOK_AGE_US = 1_000_000  # a process looks before it appends if its last look is older
+# A process looks before it appends if its last look is older: the table may have forgotten it.
+_LOOK_AGE_US = 1_000_000
 _AHEAD_US_MAX = 1_000_000  # of a time that a read takes: clocks differ; a later one is an error
 _SWEPT_MAX = 256  # slots that one record reports as swept
+_QUARTERS = 4  # of the time for which a writer is remembered; it says that it lives after one
+
+
+class WriterForgottenError(ControlError):
+    """The table has forgotten this writer, and its put has not taken effect and never will."""
 
 
 class Step(Enum):
@@ -115,6 +121,7 @@ class Replica:
         self._name = name
         self._life = 1  # of this process as a writer
         self._options = options
+        self._is_reader = since is not None  # True if it appends nothing
         self._step = Step.NONE
         self._opening: Opening | None = Opening(table, options, name, upto=since)
         self._error: HopliteError | None = None  # for every operation: the table is lost
@@ -122,6 +129,8 @@ class Replica:
         self._looked_us = 0
         self._look_slots = _LOOK_SLOTS
         self._is_known = False  # True if the log has a record of this writer
+        self._is_leaving = False  # True if the record under way says that this writer leaves
+        self._is_due = False  # True if a record is due that no caller waits for
         self._next_number = 1
         self._outstanding: set[int] = set()  # numbers of values that may still be put
         self._batch: _Batch | None = None
@@ -142,6 +151,22 @@ class Replica:
     def writer(self) -> str:
         """The id of this process as a writer."""
         return f"{self._name}.{self._life}"
+
+    @property
+    def looked_us(self) -> int:
+        """The time of the last look at the log."""
+        return self._looked_us
+
+    @property
+    def look_every_us(self) -> int:
+        """The time after the last look at which the process shall look again, unasked.
+
+        A writer looks more often, because its own record of being alive may be due.
+        """
+        if self.state is None:
+            return self._options.writer_us
+        is_busy = self._swept or self.state.last_sequence(self.writer) is not None
+        return _quarter(self.state) if is_busy else self.state.options.writer_us
 
     # ---- in ----
 
@@ -230,10 +255,10 @@ class Replica:
             return self._opening.poll_call()
         state = self.state
         assert state is not None
-        is_old = now_us - self._looked_us > _LOOK_AGE_US
+        is_old = now_us - self._looked_us > min(_LOOK_AGE_US, _quarter(state))
         if not is_old:  # else the table may have forgotten this writer
-            self._give_numbers(state)
-        is_adding = self._is_to_append(state)
+            self._give_numbers(state, now_us)
+        is_adding = self._is_to_append(state, now_us)
         wants_look = self._reads or (is_old and (is_adding or self._numbers_wanted))
         if self._must_look or (wants_look and (is_old or not is_adding)):
             self._step, self._must_look = Step.LOOKING, False
@@ -259,6 +284,8 @@ class Replica:
         if before is not None:
             self._events.append(Skipped(before.slot, self.state.slot))
             self._check_batch(self.state)
+            if self._batch is not None:  # its record may be in the log, and forgotten since
+                self._is_known = True
             self._check_writer(self.state)
             self._end_ticking(self.state)
 
@@ -280,16 +307,18 @@ class Replica:
         self._must_look = True  # there may be more
 
     def _apply(self, state: State, data: bytes) -> None:
-        before = state.base
         record = decode_record(data, f"slot {state.slot + 1} of table {self._table!r}")
         applied = state.apply(record, mark(data))
+        self._is_due = False
         self._events.append(Changed(applied.slot, applied.changes))
         if record.writer == self.writer and not applied.is_void:
-            self._take_own(state, record, applied, before)
+            self._take_own(state, record, applied)
+        else:
+            self._drop_empty_batch()
         self._check_writer(state)
         self._end_ticking(state)
 
-    def _take_own(self, state: State, record: Record, applied: Applied, before: int) -> None:
+    def _take_own(self, state: State, record: Record, applied: Applied) -> None:
         """Take a record of this writer, whose duties are this process's."""
         self._is_known = True
         batch = self._batch
@@ -300,30 +329,55 @@ class Replica:
         self._end_batch(batch)
         if applied.garbage:
             self._events.append(Sweep((applied.slot,), applied.garbage))
-        if not applied.is_due:
-            return
-        left = {slot: made for slot, made in state.garbage.items() if slot <= before}
-        if left:  # by writers that have died, or have appended nothing since
-            garbage = tuple(each for made in left.values() for each in made)
-            self._events.append(Sweep(tuple(left), garbage))
-        self._events.append(StateDue(state.slot, state.encode()))
+        if applied.is_due:
+            self._events.append(StateDue(state.slot, state.encode()))
 
     # ---- appends ----
 
-    def _is_to_append(self, state: State) -> bool:
+    def _is_to_append(self, state: State, now_us: int) -> bool:
         """Return True if a record is to be appended."""
-        is_new = self._numbers_wanted and state.last_sequence(self.writer) is None
-        is_narrow = self._numbers_wanted and not is_new and self._low() > state.low(self.writer)
-        return bool(self._batch or self._puts or self._ticking or is_new or is_narrow)
+        is_shut = self._numbers_wanted and not self._is_open(state, now_us)
+        is_narrow = self._numbers_wanted and not is_shut and self._low() > state.low(self.writer)
+        is_asked = self._batch or self._puts or self._ticking
+        return bool(is_asked or self._is_due or is_shut or is_narrow)
+
+    def _is_open(self, state: State, now_us: int) -> bool:
+        """Return True if values may be stored: the table will know this writer for a while."""
+        age_us = state.age_us(self.writer, now_us)
+        return age_us is not None and age_us < _quarter(state)
+
+    def _find_due(self, state: State, now_us: int) -> bool:
+        """Return True if a record is due that no caller waits for. REQUIRES: a look has ended.
+
+        A writer says in time that it lives, or leaves. Another process reports what it has swept.
+        """
+        if self._is_reader:
+            return False
+        age_us = state.age_us(self.writer, now_us)
+        is_own = bool(self._swept) if age_us is None else age_us >= _quarter(state)
+        return is_own or state.is_due(now_us)
+
+    def _is_to_leave(self, state: State, batch: _Batch, now_us: int) -> bool:
+        """Return True if the record of `batch` is this writer's last one.
+
+        No value is under way under its numbers, and it has appended nothing else for a while.
+        """
+        is_busy = batch.entries or self._outstanding or self._numbers_wanted
+        return not (is_busy or self._is_open(state, now_us))
 
     def _low(self) -> int:
         """Return the lowest number of a value that may still be put, except by the batch."""
         own = {each.number for each in self._batch.entries} if self._batch else set()
         return min(self._outstanding - own, default=self._next_number)
 
-    def _give_numbers(self, state: State) -> None:
-        """Give numbers as far as the log allows, for which it has to know this writer."""
-        if state.last_sequence(self.writer) is None:
+    def _give_numbers(self, state: State, now_us: int) -> None:
+        """Give numbers as far as the log allows, for which it has to know this writer.
+
+        p: adds its last record │ p: is asked for numbers │ p: reads that record
+
+        A number that is given in between would be of a writer that has left.
+        """
+        if self._is_leaving or not self._is_open(state, now_us):
             return
         end = state.low(self.writer) + NUMBERS_AHEAD
         while self._numbers_wanted and self._next_number + self._numbers_wanted[0][1] <= end:
@@ -343,12 +397,14 @@ class Replica:
             self._batch = self._make_batch(state.last_sequence(self.writer) or 0)
         batch = self._batch
         batch.attempts += 1
+        self._is_leaving = self._is_to_leave(state, batch, now_us)
         earliest = max((each.at_us for each in self._ticking), default=0)
         return encode_record(
             Record(
                 *(self.writer, batch.sequence, batch.attempts),
                 max(state.time_us + 1, now_us, earliest),
-                *(self._low(), batch.entries, batch.swept),
+                0 if self._is_leaving else self._low(),
+                *(batch.entries, batch.swept),
             )
         )
 
@@ -366,6 +422,17 @@ class Replica:
     def _end_batch(self, batch: _Batch) -> None:
         self._outstanding.difference_update(each.number for each in batch.entries)
         self._batch = None
+        self._is_leaving = False
+
+    def _drop_empty_batch(self) -> None:
+        """Drop a batch without versions: another record is in its slot, and may have done its work.
+
+        Processes that find the same work due would append one record each otherwise.
+        """
+        batch = self._batch
+        if batch is not None and not batch.entries and not batch.puts:
+            self._swept = [*batch.swept, *self._swept]
+            self._end_batch(batch)
 
     def _check_batch(self, state: State) -> None:
         """Find out from a loaded state whether the batch is in the log."""
@@ -398,6 +465,7 @@ class Replica:
             else:
                 self._puts.append(put)  # it has no values under numbers of the forgotten writer
         self._batch = None
+        self._is_leaving = False
         self._life += 1
         self._is_known = False
         self._next_number = 1
@@ -407,6 +475,7 @@ class Replica:
 
     def _end_looking(self, state: State, now_us: int) -> None:
         """End the reads that had begun before the log's end was seen."""
+        self._is_due = self._find_due(state, now_us)
         reads, self._looking = self._looking, []
         for read in reads:
             if read.at_us <= state.time_us:
@@ -442,8 +511,12 @@ class Replica:
             self._batch.puts = ()
 
 
-def _forgotten_error(table: str) -> ControlError:
-    return ControlError(
+def _quarter(state: State) -> int:
+    return max(1, state.options.writer_us // _QUARTERS)
+
+
+def _forgotten_error(table: str) -> WriterForgottenError:
+    return WriterForgottenError(
         f"table {table!r} has forgotten this process, which has appended nothing for long: put "
         "the value again"
     )

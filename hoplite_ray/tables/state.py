@@ -55,10 +55,17 @@ class _Writer:
     """A writer as the log knows it; `stored` has its values from number `low` on."""
 
     sequence: int
-    slot: int
     time_us: int
     low: int
     stored: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Garbage that the writer of a record of `time_us` is to delete."""
+
+    time_us: int
+    garbage: tuple[Garbage, ...]
 
 
 class State:
@@ -75,7 +82,7 @@ class State:
         self.time_us = 0
         self.base = 0  # the last slot after which a state was due
         self.versions = Versions(options.keep, options.keep_us)
-        self.garbage: dict[int, tuple[Garbage, ...]] = {}  # by the slot that made it
+        self.garbage: dict[int, Left] = {}  # by the slot whose writer is to delete it
         self._writers: dict[str, _Writer] = {}  # silent longest first
 
     def last_sequence(self, writer: str) -> int | None:
@@ -86,6 +93,22 @@ class State:
     def low(self, writer: str) -> int:
         """Return the `low` of the writer's last record. REQUIRES: the writer is known."""
         return self._writers[writer].low
+
+    def age_us(self, writer: str, now_us: int) -> int | None:
+        """Return the time since the writer's last record; None if the writer is not known."""
+        found = self._writers.get(writer)
+        return None if found is None else max(now_us, self.time_us) - found.time_us
+
+    def is_due(self, now_us: int) -> bool:
+        """Return True if a record of `now_us` would drop or forget something. Cost: O(1)."""
+        since_us = now_us - self.options.writer_us
+        writer = next(iter(self._writers.values()), None)
+        left = next(iter(self.garbage.values()), None)
+        return (
+            self.versions.is_drop_due(now_us)
+            or (writer is not None and writer.time_us <= since_us)
+            or (left is not None and left.time_us <= since_us)
+        )
 
     def apply(self, record: Record, mark: str) -> Applied:
         """Apply the record of the next slot."""
@@ -98,9 +121,9 @@ class State:
             for slot in record.swept:
                 self.garbage.pop(slot, None)
         dropped = self.versions.drop_old(() if is_void else record.entries, self.time_us)
-        garbage = _gather(dropped) + self._forget_writers()
+        garbage = _gather(dropped) + self._forget_writers() + self._take_over()
         if garbage:
-            self.garbage[self.slot] = garbage
+            self.garbage[self.slot] = Left(self.time_us, garbage)
         due = max(self.options.records_per_state, self.versions.count // _VERSIONS_PER_RECORD)
         is_due = self.slot - self.base >= due
         if is_due:
@@ -108,18 +131,19 @@ class State:
         return Applied(self.slot, is_void, changes, garbage, is_due)
 
     def _take_writer(self, record: Record) -> bool:
-        """Note the record at its writer. Returns False for a record that is void."""
+        """Note the record at its writer, which may leave. Returns False for a void record."""
         writer = self._writers.pop(record.writer, None)
         sequence, stored = (0, ()) if writer is None else (writer.sequence, writer.stored)
         if record.sequence != sequence + 1:
             if writer is not None:
                 self._writers[record.writer] = writer
             return False
-        numbers = (*stored, *(each.number for each in record.entries))
-        self._writers[record.writer] = _Writer(
-            *(record.sequence, self.slot, self.time_us, record.low),
-            tuple(each for each in numbers if each >= record.low),
-        )
+        if record.low:
+            numbers = (*stored, *(each.number for each in record.entries))
+            self._writers[record.writer] = _Writer(
+                *(record.sequence, self.time_us, record.low),
+                tuple(each for each in numbers if each >= record.low),
+            )
         return True
 
     def _add_versions(self, record: Record) -> tuple[Change, ...]:
@@ -142,10 +166,7 @@ class State:
         garbage = []
         while self._writers:
             name, writer = next(iter(self._writers.items()))
-            is_silent = (
-                self.slot > writer.slot + self.options.writer_slots
-                and self.time_us >= writer.time_us + self.options.writer_us
-            )
+            is_silent = writer.time_us <= self.time_us - self.options.writer_us
             if not is_silent and len(self._writers) <= WRITERS_MAX:
                 break
             del self._writers[name]
@@ -154,17 +175,34 @@ class State:
             garbage.append(Garbage(name, left, COPIES_MAX))
         return tuple(garbage)
 
+    def _take_over(self) -> tuple[Garbage, ...]:
+        """Take over the garbage of records whose writers have not reported it for long.
+
+        Such a writer has died, or it reports later; what is deleted twice is no error.
+        """
+        taken: list[Garbage] = []
+        while self.garbage:
+            slot, left = next(iter(self.garbage.items()))
+            if left.time_us > self.time_us - self.options.writer_us:
+                break
+            del self.garbage[slot]
+            taken += left.garbage
+        return tuple(taken)
+
     def encode(self) -> bytes:
         """Return the bytes of the state: the same in every process. Cost: O(the table)."""
         fields = [
             *(FORMAT, dump_options(self.options)),
             *(self.slot, self.mark, self.time_us, self.base, self.versions.dump()),
             [
-                [slot, [[each.writer, each.numbers, each.copies] for each in made]]
-                for slot, made in self.garbage.items()
+                [
+                    *(slot, left.time_us),
+                    [[each.writer, each.numbers, each.copies] for each in left.garbage],
+                ]
+                for slot, left in self.garbage.items()
             ],
             [
-                [name, each.sequence, each.slot, each.time_us, each.low, each.stored]
+                [name, each.sequence, each.time_us, each.low, each.stored]
                 for name, each in self._writers.items()
             ],
         ]
@@ -180,12 +218,15 @@ class State:
             state = cls(parse_options(options, where), mark)
             state.slot, state.time_us, state.base = slot, time_us, base
             state.versions.load(versions)
-            for made_in, made in garbage:
-                state.garbage[made_in] = tuple(
-                    Garbage(writer, tuple(numbers), copies) for writer, numbers, copies in made
+            for made_in, left_us, made in garbage:
+                state.garbage[made_in] = Left(
+                    left_us,
+                    tuple(
+                        Garbage(writer, tuple(numbers), copies) for writer, numbers, copies in made
+                    ),
                 )
-            for name, sequence, last, when_us, low, stored in writers:
-                state._writers[name] = _Writer(sequence, last, when_us, low, tuple(stored))
+            for name, sequence, when_us, low, stored in writers:
+                state._writers[name] = _Writer(sequence, when_us, low, tuple(stored))
         except (zlib.error, ValueError, TypeError, LookupError, RecursionError) as error:
             raise damage_error(where) from error
         return state

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import signal
+import tempfile
 import time
 from pathlib import Path
 from textwrap import dedent
@@ -23,9 +24,11 @@ import hoplite_ray as hop
 from hoplite_ray.plugin.node.start import NodePlace, node_number
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.seams import table as seams_table
+from hoplite_ray.plugin.surface.api import encode_value
+from hoplite_ray.plugin.tables.operations import Operations
 from hoplite_ray.plugin.tables.snapshot import Snapshot
 from hoplite_ray.plugin.tables.watching import Watch
-from hoplite_ray.tables.log import log_prefix, state_prefix, value_ids
+from hoplite_ray.tables.log import Options, log_prefix, state_prefix, value_ids
 from tests.ray.raycluster import LARGE, RayCluster, eventually, is_gone
 from tests.ray.table_actors import SMALL, Handler, Reader, Writer
 
@@ -124,6 +127,32 @@ def test_a_superseded_value_leaves_nothing_behind(cluster: RayCluster) -> None:
         for object_id in value_ids("swept", version.writer, version.value, 2):
             assert eventually(lambda each=object_id: is_gone(each))
     assert table.get("a")[0] == 2
+
+
+def test_the_values_of_a_process_that_dies_before_its_put_ends_are_deleted(
+    cluster: RayCluster,
+) -> None:
+    options = Options(writer_us=2_000_000)
+    Operations("orphans", options, 2).open().follower.read().result(60)  # and waits from now on
+
+    @ray.remote(num_cpus=0, max_retries=0)
+    def store_and_die() -> None:
+        ops = Operations("orphans", options, 2)
+        here = ops.open()
+        given = here.follower.numbers(2).result(60)
+        values = [encode_value(ones(1, LARGE))] * 2
+        here.values.store(given.writer, given.numbers, values, 2, None)
+        Path(written).write_text(json.dumps([given.writer, given.numbers]))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with tempfile.TemporaryDirectory() as directory:
+        written = str(Path(directory, "given.json"))
+        with pytest.raises(ray.exceptions.WorkerCrashedError):
+            ray.get(store_and_die.remote())
+        writer, numbers = json.loads(Path(written).read_text())
+    for number in numbers:
+        for object_id in value_ids("orphans", writer, number, 2):
+            assert eventually(lambda each=object_id: is_gone(each), within_s=60)
 
 
 @pytest.mark.slow  # test_tables_follower.py has it with threads

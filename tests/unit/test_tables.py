@@ -18,24 +18,20 @@ from hoplite_ray.errors import (
 )
 from hoplite_ray.tables import log
 from hoplite_ray.tables.calls import (
-    AddSlot,
     Changed,
     NumbersGiven,
-    PutDone,
-    ReadDone,
     ReadSlots,
     StateDue,
     TicketFailed,
 )
 from hoplite_ray.tables.compaction import Compaction
 from hoplite_ray.tables.log import Entry, Options, Record
-from hoplite_ray.tables.replica import Replica
 from hoplite_ray.tables.routes import rank_by_key, rank_by_load
 from hoplite_ray.tables.state import State
 from hoplite_ray.tables.versions import Version, Versions
 from tests.unit.tables_cluster import KeyValueStore
+from tests.unit.tables_following import OPTIONS, Following, ended_tickets
 
-OPTIONS = Options(keep=2, keep_us=10, records_per_state=4)
 KEYS = st.sampled_from(["a", "b", "c"])
 NUMBER = st.integers(0, 2**60)
 ENTRIES = st.builds(
@@ -226,15 +222,37 @@ def test_times_ascend_whatever_the_records_say() -> None:
 
 
 def test_a_silent_writer_is_forgotten_with_the_values_that_it_may_have_stored() -> None:
-    state = State(Options(writer_slots=2, writer_us=100), "first")
+    state = State(Options(writer_us=100), "first")
     state.apply(record(1, writer="dead", low=5), "x")
     state.apply(record(2, Entry("a", 6, 8, (1,)), writer="dead", low=5), "x")
+    assert not state.is_due(101) and state.is_due(102), "the last record has time 2"
     made = [state.apply(record(each, time_us=40 * each), "x").garbage for each in range(1, 5)]
     assert made[:2] == [(), ()]
     (garbage,) = made[2]
     assert garbage.writer == "dead"
     assert garbage.numbers == (5, *range(7, 5 + log.NUMBERS_AHEAD))
     assert state.apply(record(3, writer="dead"), "x").is_void
+
+
+def test_a_writer_that_leaves_is_forgotten_at_once_and_leaves_no_garbage() -> None:
+    state = State(Options(writer_us=100), "first")
+    state.apply(record(1, Entry("a", 1, 8, (1,))), "x")
+    assert not state.apply(record(2, time_us=50, low=0), "x").garbage
+    assert state.last_sequence("w.1") is None and not state.is_due(10_000)
+    assert state.apply(record(3, time_us=60), "x").is_void
+
+
+def test_garbage_that_its_writer_does_not_report_is_taken_over() -> None:
+    state = State(Options(keep=1, keep_us=0, writer_us=100), "first")
+    state.apply(record(1, Entry("a", 1, 8, (1,))), "x")
+    dropped = state.apply(record(2, Entry("a", 2, 8, (1,)), time_us=50), "x").garbage
+    assert [each.numbers for each in dropped] == [(1,)]
+    assert not state.is_due(100)
+    assert not state.apply(record(1, writer="v.1", time_us=149, low=0), "x").garbage
+    state.apply(record(3, time_us=150), "x")
+    assert list(state.garbage) == [4], "of the record that comes 100 us later"
+    state.apply(Record("w.1", 4, 1, 160, 1, (), (4,)), "x")
+    assert not state.garbage
 
 
 # ---- compactions ----
@@ -277,49 +295,6 @@ def perform(compaction: Compaction, store: KeyValueStore) -> Iterator[None]:
 
 
 # ---- replicas ----
-
-
-class Following:
-    """A replica with its store, whose calls are answered at once."""
-
-    def __init__(
-        self,
-        store: KeyValueStore,
-        name: str = "p",
-        options: Options = OPTIONS,
-        since: int | None = None,
-    ) -> None:
-        self.store = store
-        self.replica = Replica("t", name, options, since=since)
-        self.now_us = 1_000
-
-    def settle(self) -> list[Any]:
-        """Answer all calls; return the events."""
-        events: list[Any] = []
-        while True:
-            call = self.replica.poll_call(self.now_us)
-            while (event := self.replica.poll_event()) is not None:
-                events.append(event)
-            if call is None:
-                return events
-            self.replica.handle_answer(self.store.perform(call), self.now_us)
-
-    def begin(self) -> None:
-        """Begin the calls that settle is to end, up to the first append."""
-        while not isinstance(call := self.replica.poll_call(self.now_us), AddSlot):
-            assert call is not None
-            self.replica.handle_answer(self.store.perform(call), self.now_us)
-        self.call = call
-
-    def put(self, ticket: int, key: str) -> list[Any]:
-        self.replica.handle_numbers(ticket, 1)
-        (given,) = [each for each in self.settle() if isinstance(each, NumbersGiven)]
-        self.replica.handle_put(ticket, given.writer, [Entry(key, given.numbers[0], 8, (1,))])
-        return self.settle()
-
-
-def ended_tickets(events: list[Any]) -> list[int]:
-    return [each.ticket for each in events if isinstance(each, PutDone | ReadDone)]
 
 
 def test_puts_that_wait_share_the_next_record() -> None:
@@ -470,30 +445,6 @@ def test_a_reader_of_earlier_records_begins_at_slot_0_while_the_log_is_whole(rec
     reader.replica.handle_read(1)
     slots = [each.slot for each in reader.settle() if isinstance(each, Changed)]
     assert slots == list(range(1, records + 2))
-
-
-def test_a_process_that_was_silent_for_long_puts_as_another_writer() -> None:
-    store = KeyValueStore(overwrites=False)
-    options = Options(writer_slots=2, writer_us=0)
-    silent, busy = Following(store, "silent", options), Following(store, "busy", options)
-    silent.put(1, "a")
-    for ticket in range(6):
-        busy.put(ticket, "b")
-    silent.now_us += 2_000_000
-    assert ended_tickets(silent.put(2, "a")) == [2]
-    assert silent.replica.writer == "silent.2"
-
-
-def test_a_removal_that_waits_outlives_the_writer() -> None:
-    store = KeyValueStore(overwrites=False)
-    options = Options(writer_slots=2, writer_us=0)
-    silent, busy = Following(store, "silent", options), Following(store, "busy", options)
-    silent.put(1, "a")
-    for ticket in range(6):
-        busy.put(ticket, "b")
-    silent.now_us += 2_000_000
-    silent.replica.handle_put(2, silent.replica.writer, [Entry("a", 0)])
-    assert ended_tickets(silent.settle()) == [2]
 
 
 # ---- routes ----

@@ -90,9 +90,9 @@ class Cluster:
         self.is_over = False
         self.left: queue.SimpleQueue[Follower] = queue.SimpleQueue()  # followers that have ended
 
-    def follower(self) -> Follower:
+    def follower(self, options: Options = OPTIONS) -> Follower:
         made = Follower(
-            *("t", f"p{len(self.followers)}", OPTIONS, lambda: self.memory),
+            *("t", f"p{len(self.followers)}", options, lambda: self.memory),
             janitor=Janitor("t"),
             delete=self.deleted.append,
             is_over=lambda: self.is_over,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -38,7 +39,9 @@ _logger = logging.getLogger("hoplite_ray.tables")
 # Between two looks for records while there are watchers: doubles while none come.
 _POLL_S = 0.005
 _POLL_MAX_S = 0.05
-_OVER_S = 1.0  # between two looks for a ray.shutdown, while there is nothing to do
+# Between two turns while there is nothing to do: for a ray.shutdown, and for a look that is due.
+_IDLE_S = 1.0
+_PACE_MIN = 0.75  # of the time to the next look: the processes of a table don't look together
 # Between two tries of a call that fails: doubles up to the maximum.
 _RETRY_S = 0.05
 _RETRY_MAX_S = 1.0
@@ -102,6 +105,7 @@ class Follower:
         self._beginning: dict[Future[None], Subscriber] = {}
         self._ended: list[Callable[[], None]] = []  # results of futures, set without the lock
         self._poll_s = _POLL_S
+        self._pace = random.uniform(_PACE_MIN, 1.0)
         self._closed: HopliteError | None = None
         self._thread = threading.Thread(target=self._run, name=f"hoplite-{table}", daemon=True)
         self._thread.start()
@@ -256,13 +260,20 @@ class Follower:
                 return call
 
     def _wait(self) -> None:
-        """Wait for a caller. While there are watchers, look for records from time to time."""
-        is_woken = self._wakes.wait(self._poll_s if self._subscribers else _OVER_S)
+        """Wait for a caller. Look for records from time to time, and often if there are watchers.
+
+        A process that only waits looks as well, because a dead one may have left values behind.
+        """
+        is_woken = self._wakes.wait(self._poll_s if self._subscribers else _IDLE_S)
         if self._is_over():
             self._closed = self._closed or over_error(self.table)
         elif not is_woken and self._subscribers:
             self._poll_s = min(2 * self._poll_s, _POLL_MAX_S)
             self._replica.handle_read(_POLL_TICKET)
+        elif not is_woken:
+            every_us = self._pace * self._replica.look_every_us
+            if not 0 <= _now_us() - self._replica.looked_us < every_us:  # the clock may go back
+                self._replica.handle_read(_POLL_TICKET)
 
     def _pause(self, seconds: float) -> None:
         """Wait after a failed call; callers that come meanwhile wait as well."""

@@ -21,13 +21,14 @@ from hoplite_ray.plugin.tables.followers import OpenTable, open_table, refuse_ot
 from hoplite_ray.plugin.tables.steps import Blocking, Fetch, Steps, fill, run, run_async
 from hoplite_ray.tables.calls import NumbersGiven, PutDone
 from hoplite_ray.tables.log import NUMBERS_AHEAD, Entry, Options, checked_key
-from hoplite_ray.tables.replica import Replica
+from hoplite_ray.tables.replica import Replica, WriterForgottenError
 from hoplite_ray.tables.state import State
 from hoplite_ray.tables.versions import INDEX_BITS, Version
 from hoplite_ray.values.codec import Encoded
 
 T = TypeVar("T")
 
+_FORGOTTEN_TRIES = 3  # of a put whose writer the table forgets before its record comes
 _LOST_TRIES = 3  # of a get of the latest version, which may be dropped while it is fetched
 
 
@@ -65,6 +66,17 @@ class Operations:
         here = self.open()
         encoded: dict[str, Encoded] = yield Blocking(lambda deadline: _encode_all(values))
         yield from self._know_options(here)
+        for tries_left in reversed(range(_FORGOTTEN_TRIES)):
+            try:
+                return (yield from self._put_once(here, encoded))
+            except WriterForgottenError:  # this process has stood still for long
+                if not tries_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _put_once(
+        self, here: OpenTable, encoded: Mapping[str, Encoded]
+    ) -> Steps[dict[str, Version]]:
         given: NumbersGiven = yield from ask(
             here.follower.numbers(len(encoded)), here.forget_numbers
         )

@@ -25,6 +25,7 @@ TABLE = reserve_name("hoplite", "weights")
 COPIES = 2
 
 _KEEP_S = 60.0  # of weights that have been replaced: fetches of them end, as others begin
+_SILENT_S = 60.0  # after which a publisher counts as dead; half of that of other tables
 _NAME_S = 60.0  # for which a call without a limit waits for a name
 _LOOK_S, _LOOK_MAX_S = 0.02, 0.5  # between two looks for a name: doubles up to the maximum
 _LISTED_MAX = 10  # names in an error
@@ -43,7 +44,7 @@ def publish_weights(name: str, value: Any, *, timeout_s: float | None = None) ->
     Raises:  as `Table.put`: InvalidArgumentError naming the part of `value` that can't be stored;
              StoreFullError; GetTimeoutError, after which it may still take effect; ControlError.
     Cost:    a copy of the bytes here and on one other node, where they stay. The bytes before them
-             go with the first `publish_weights` or `weights` that comes 60 s later.
+             go 60 to 120 s later, as long as a process runs that has used weights.
     Example:
 
         hop.publish_weights("encoder", {"layer": np.ones((2, 2)), "bias": np.zeros(2)})
@@ -142,7 +143,8 @@ def _fetch_early(name: str, fetch: Future[Any]) -> None:
 
 
 def _open() -> Operations:
-    return Operations(TABLE, Options(keep=1, keep_us=round(_KEEP_S * 1e6)), COPIES)
+    options = Options(keep=1, keep_us=round(_KEEP_S * 1e6), writer_us=round(_SILENT_S * 1e6))
+    return Operations(TABLE, options, COPIES)
 
 
 def _publish(ops: Operations, name: str, value: Any) -> Steps[Version]:
@@ -185,7 +187,6 @@ def _read(ops: Operations, name: str) -> Steps[Any]:
     except VersionMissingError:
         yield from _wait_for_name(ops, name)
         value = yield from ops.get(name, None, None)
-    _drop_replaced(ops)
     return _freeze(value)
 
 
@@ -209,17 +210,6 @@ def _wait_for_name(ops: Operations, name: str) -> Steps[None]:
             break
         return
     raise _unknown_error(name, ops.open().follower.look_up(lambda state: state.versions.keys("")))
-
-
-def _drop_replaced(ops: Operations) -> None:
-    """Have weights dropped that were replaced `_KEEP_S` ago, if that is due. It waits for nothing.
-
-    The next put would drop them, but of weights that may be long.
-    """
-    now_us = time.time_ns() // 1000
-    follower = ops.open().follower
-    if follower.look_up(lambda state: state.versions.is_drop_due(now_us)):
-        follower.read(now_us)  # makes a record, whose writer deletes what it drops
 
 
 def _freeze(value: Any) -> Any:
