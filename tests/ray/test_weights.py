@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -155,7 +156,21 @@ def test_an_early_fetch_of_an_unknown_name_fails_in_the_constructor(
             hop.weights(timeout_s=0.1)
         weights_module.begin_early("unpublished")
         with pytest.raises(hop.GetTimeoutError, match=r"no weights 'unpublished' have been"):
-            hop.weights(timeout_s=60)
+            hop.weights()
+
+
+def test_weights_come_within_the_callers_limit_after_the_early_fetch_has_given_up(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights_module, "_declared", None)
+    monkeypatch.setattr(weights_module, "_NAME_S", 0.1)
+    with weights_module.declare("published late"):
+        fetch = weights_module._early["published late"]
+        assert fetch.exception(60) is not None
+        timer = threading.Timer(1.0, hop.publish_weights, ("published late", np.full(3, 2.0)))
+        timer.start()
+        assert hop.weights(timeout_s=60).sum() == 6
+        timer.join()
 
 
 # Beside the other tests of weights, because what an example publishes stays.

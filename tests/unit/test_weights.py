@@ -162,6 +162,38 @@ def test_the_first_call_takes_the_fetch_that_has_begun(note_fetches: list[str]) 
     assert weights_module._choose(None) == "encoder", "also after the constructor"
 
 
+@pytest.mark.parametrize(
+    "error", [hop.GetTimeoutError("no weights 'encoder'"), hop.ControlError("no answer")]
+)
+def test_a_call_fetches_for_itself_if_the_early_fetch_has_failed(
+    note_fetches: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def read(ops: Any, name: str, limit: float) -> Any:
+        return f"value of {name}"
+        yield
+
+    monkeypatch.setattr(weights_module, "_open", lambda: None)
+    monkeypatch.setattr(weights_module, "_read", read)
+    failed: Future[Any] = Future()
+    failed.set_exception(error)
+    weights_module._early["encoder"] = failed
+    steps = weights_module._take("encoder")
+    assert next(steps) is failed
+    with pytest.raises(StopIteration) as end:
+        steps.throw(error)
+    assert end.value.value == "value of encoder"
+
+
+def test_a_call_waits_for_the_early_fetch_as_long_as_its_own_limit(
+    note_fetches: list[str],
+) -> None:
+    weights_module._early["encoder"] = Future()
+    steps = weights_module._take("encoder")
+    next(steps)
+    with pytest.raises(hop.GetTimeoutError, match="'encoder' have not come in time"):
+        steps.throw(hop.GetTimeoutError("the caller's"))
+
+
 def test_a_fetch_that_no_call_takes_is_dropped(note_fetches: list[str]) -> None:
     with weights_module.declare("encoder"):
         assert weights_module._early

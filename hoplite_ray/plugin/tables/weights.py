@@ -26,7 +26,9 @@ COPIES = 2
 
 _KEEP_S = 60.0  # of weights that have been replaced: fetches of them end, as others begin
 _SILENT_S = 60.0  # after which a publisher counts as dead; half of that of other tables
-_NAME_S = 60.0  # for which a call without a limit waits for a name
+# For which a call without a limit, or a fetch before the first call, waits for a name; then comes
+# GetTimeoutError. A publisher may begin together with its readers, and a wrong name must not hang.
+_NAME_S = 60.0
 _LOOK_S, _LOOK_MAX_S = 0.02, 0.5  # between two looks for a name: doubles up to the maximum
 _LISTED_MAX = 10  # names in an error
 
@@ -132,7 +134,8 @@ def declare(name: str) -> Iterator[None]:
 def _fetch_early(name: str, fetch: Future[Any]) -> None:
     try:
         ops = _open()
-        value = run(_read(ops, name), ops.open().values, _what("get", name), None)
+        steps = _read(ops, name, time.monotonic() + _NAME_S)
+        value = run(steps, ops.open().values, _what("get", name), None)
     except BaseException as error:  # for the caller of `weights`
         fetch.set_exception(error)
     else:
@@ -164,35 +167,37 @@ def _choose(name: str | None) -> str:
 
 
 def _take(name: str) -> Steps[Any]:
-    """Return the value of the fetch that has begun early, or of one that begins."""
+    """Return the value of the fetch that has begun early, or else of one that begins.
+
+    An early fetch that has failed counts for nothing, because the caller's limit may be another.
+    """
+    limit = time.monotonic() + _NAME_S
     with _lock:
         fetch = _early.pop(name, None)
-    if fetch is None:
-        return (yield from _read(_open(), name))
-    try:
-        return (yield fetch)
-    except GetTimeoutError:
-        if fetch.done():
-            raise
-        raise GetTimeoutError(
-            f"weights {name!r} have not come in time: they are not published yet, or the link of "
-            "this node is slow or busy; raise timeout_s"
-        ) from None
+    if fetch is not None:
+        try:
+            return (yield fetch)
+        except Exception as error:
+            if isinstance(error, GetTimeoutError) and not fetch.done():
+                raise GetTimeoutError(
+                    f"weights {name!r} have not come in time: they are not published yet, or the "
+                    "link of this node is slow or busy; raise timeout_s"
+                ) from None
+    return (yield from _read(_open(), name, limit))
 
 
-def _read(ops: Operations, name: str) -> Steps[Any]:
-    """Return the latest value, and wait for the first one."""
+def _read(ops: Operations, name: str, limit: float) -> Steps[Any]:
+    """Return the latest value, and wait for the first one; until `limit` without a deadline."""
     try:
         value = yield from ops.get(name, None, None)
     except VersionMissingError:
-        yield from _wait_for_name(ops, name)
+        yield from _wait_for_name(ops, name, limit)
         value = yield from ops.get(name, None, None)
     return _freeze(value)
 
 
-def _wait_for_name(ops: Operations, name: str) -> Steps[None]:
+def _wait_for_name(ops: Operations, name: str, limit: float) -> Steps[None]:
     """Wait until a name is published. Raises: GetTimeoutError listing the names that there are."""
-    limit = time.monotonic() + _NAME_S
     pause_s = _LOOK_S
     while True:
         deadline: float | None = yield Blocking(lambda deadline: deadline)
