@@ -12,7 +12,7 @@ import hmac
 import logging
 import secrets
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from hoplite_ray import WorldError
@@ -139,11 +139,18 @@ class EdgeRendezvous:
         return self._values.get(key)
 
 
-async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str) -> Edge:
+async def open_edge(
+    door: dict[str, Any],
+    name: str,
+    handler: Handler,
+    what: str,
+    notify_active: Callable[[], None] = lambda: None,
+) -> Edge:
     """Open an edge to the replica behind a door.
 
-    name:  of the edge's world; the door hears it.
-    what:  names the requests of this end in errors.
+    name:           of the edge's world; the door hears it.
+    what:           names the requests of this end in errors.
+    notify_active:  is called if the replica is parked, and says later that it is active.
 
     Raises:  RefusedError if the door refuses; OtherVersionError if the peer's edges differ;
              OSError, TimeoutError or WorldError if no edge can be made.
@@ -158,7 +165,8 @@ async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str
             world = await manager().join_async(
                 name, rank=0, size=2, rendezvous=rendezvous, timeout_s=_JOIN_S
             )
-    return Edge(world, handler, what, is_parked=bool(welcome.get("parked")))
+    is_parked = bool(welcome.get("parked"))
+    return Edge(world, handler, what, is_parked=is_parked, notify_active=notify_active)
 
 
 def check_version(hello: Mapping[str, Any], peer: str) -> None:

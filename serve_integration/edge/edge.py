@@ -68,6 +68,7 @@ class Edge:
         reading_lock: asyncio.Lock | None = None,
         *,
         is_parked: bool = False,
+        notify_active: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin to receive.
 
@@ -75,9 +76,11 @@ class Edge:
         reading_lock:  is held while a call that may kill this process is read. All edges of a door
                        share it.
         is_parked:     True if the peer said so when the edge was opened.
+        notify_active: is called when the peer says that it is active.
         """
         self.world = world
         self.is_parked = is_parked
+        self._notify_active = notify_active
         self._reading_lock = reading_lock or asyncio.Lock()
         self._what = what
         self.is_broken = False
@@ -231,6 +234,7 @@ class Edge:
             _cancel_after_first_step(self._answer_tasks[number])
         elif action is _ACTIVATE:
             self.is_parked = False
+            self._notify_active()
 
     def _answer_now(self, message: Message) -> None:
         """Answer a call. The edge calls the handler in the order of the calls."""

@@ -350,7 +350,8 @@ class Outlet:
     async def _run_edge(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
         """Open an edge to a replica; return when it has ended."""
         try:
-            edge = await open_edge(door, f"{self._caller}>{replica}", self._refuse_call, self._what)
+            name = f"{self._caller}>{replica}"
+            edge = await open_edge(door, name, self._refuse_call, self._what, self._notify_change)
         finally:
             self._end_opening(replica)
         self._dead.discard(replica)

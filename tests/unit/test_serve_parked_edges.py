@@ -77,9 +77,14 @@ class Sent:
     has_left = False
     calls_broken = calls_open = 0
 
-    def __init__(self, is_parked: bool) -> None:
+    def __init__(self, is_parked: bool, notify_active: Callable[[], None]) -> None:
         self.is_parked = is_parked
+        self.notify_active = notify_active
         self.is_over = asyncio.Event()
+
+    def activate(self) -> None:
+        self.is_parked = False
+        self.notify_active()
 
     async def wait_closed(self) -> None:
         await self.is_over.wait()
@@ -92,11 +97,13 @@ def edges(monkeypatch: pytest.MonkeyPatch) -> dict[str, Sent]:
     """Return the edges that are open by their replicas; one opens when its door says so."""
     opened: dict[str, Sent] = {}
 
-    async def open_edge(door: Any, name: str, *_: Any) -> Any:
+    async def open_edge(
+        door: Any, name: str, handler: Any, what: str, notify_active: Callable[[], None]
+    ) -> Any:
         await door["opens"].wait()
         if door["is_unreachable"]:
             raise ConnectionResetError
-        edge = opened[name.partition(">")[2]] = Sent(door["is_parked"])
+        edge = opened[name.partition(">")[2]] = Sent(door["is_parked"], notify_active)
         return edge
 
     monkeypatch.setattr(outlet, "open_edge", open_edge)
@@ -210,6 +217,33 @@ def test_a_sender_that_starts_waits_for_an_edge_that_may_be_active(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("waits", ["a query", "a join"])
+def test_a_sender_that_waits_hears_at_once_that_a_parked_replica_is_active(
+    monkeypatch: pytest.MonkeyPatch, edges: dict[str, Sent], waits: str
+) -> None:
+    monkeypatch.setattr(outlet, "OPEN_S", 60.0)
+
+    async def run() -> None:
+        other = make_door(is_parked=False, is_open=False)
+        made = await sender({"parked": make_door(is_parked=True), "zlast": other})
+        called: list[Any] = []
+
+        async def call_edge(edge: Any, query: Query, *, alone: bool) -> None:
+            called.append(edge)
+
+        monkeypatch.setattr(made, "_call_edge", call_edge)
+        ask = made.call(Query("q", 1, "", 0, 60.0, {})) if waits == "a query" else made.wait_ready()
+        asked = asyncio.create_task(ask)
+        await asyncio.sleep(0)
+        assert not asked.done()
+        edges["parked"].activate()
+        await asyncio.wait_for(asked, 10)
+        assert called == ([edges["parked"]] if waits == "a query" else [])
+        await made.close()
+
+    asyncio.run(run())
+
+
 def list_kinds(world: _World) -> list[int]:
     return [each.kind for frame in world.frames for each in unpack_frame(frame)]
 
@@ -257,8 +291,14 @@ def test_a_door_says_whether_its_replica_is_parked(monkeypatch: pytest.MonkeyPat
 
 def test_an_edge_learns_that_its_peer_is_active() -> None:
     async def run() -> None:
-        edge = Edge(_World(lacks=False), no_handler, is_parked=True)  # type: ignore[arg-type]
+        told: list[bool] = []
+        edge = Edge(
+            _World(lacks=False),  # type: ignore[arg-type]
+            no_handler,
+            is_parked=True,
+            notify_active=lambda: told.append(edge.is_parked),
+        )
         edge._handle_message(Message.pack(ACTIVE, 0, None))
-        assert not edge.is_parked
+        assert told == [False]
 
     asyncio.run(run())
