@@ -127,20 +127,24 @@ class Decision:
 
 
 class Starts:
-    """The time that a replica takes to start, learnt from orders and the replicas that run."""
+    """The time that a replica takes to start, learnt from orders and the replicas that came.
+
+    Parked replicas count on both sides. So a release is no start, though a replica answers after
+    it that has not before.
+    """
 
     def __init__(self) -> None:
         self.took_s: list[float] = []
-        self.orders: list[tuple[float, int]] = []  # (when, replicas that shall run then)
+        self.orders: list[tuple[float, int]] = []  # (when, replicas that there shall be then)
         self.target: int | None = None
 
-    def watch(self, now_s: float, running: int, target: int) -> None:
-        """Learn from the present numbers of replicas."""
+    def watch(self, now_s: float, started: int, target: int) -> None:
+        """Learn from the replicas that have started, and from those that there shall be."""
         if self.target is not None and target > self.target:
             self.orders.append((now_s, target))
         self.target = target
-        done = [now_s - when_s for when_s, count in self.orders if count <= running]
-        self.orders = [order for order in self.orders if running < order[1] <= target]
+        done = [now_s - when_s for when_s, count in self.orders if count <= started]
+        self.orders = [order for order in self.orders if started < order[1] <= target]
         self.took_s = [*self.took_s, *(min(each, START_MAX_S) for each in done)][-STARTS_MAX:]
 
     def estimate_s(self, default_s: float) -> float:
@@ -239,7 +243,7 @@ class Decider:
         target = self._recall_wanted(look)
         for span in look.spans:
             self.arrivals.add(*span)
-        self.starts.watch(look.now_s, look.running, target)
+        self.starts.watch(look.now_s, look.running + len(look.parked), look.target)
         self.lateness.add(look.now_s, look.served, look.late)
         self._see_rate(math.floor(look.until_s / BIN_S))
         start_s = self.starts.estimate_s(self.goal.start_s)

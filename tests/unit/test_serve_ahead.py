@@ -215,13 +215,13 @@ def test_more_queries_or_more_variance_never_need_fewer_replicas(
 def test_the_time_of_a_start_is_measured() -> None:
     starts = Starts()
     assert starts.estimate_s(3.0) == 3.0
-    for now_s, running, target in (
+    for now_s, started, target in (
         (0, 2, 2), (10, 2, 4), (11, 2, 5), (14, 3, 5), (15, 4, 5), (16, 4, 3), (99, 5, 3),
     ):  # fmt: skip
-        starts.watch(now_s, running, target)
+        starts.watch(now_s, started, target)
     assert starts.took_s == [5], "the order of a fifth was taken back"
-    for now_s, running, target in ((100, 3, 3), (101, 3, 4), (101.4, 4, 4), (102, 4, 5)):
-        starts.watch(now_s, running, target)
+    for now_s, started, target in ((100, 3, 3), (101, 3, 4), (101.4, 4, 4), (102, 4, 5)):
+        starts.watch(now_s, started, target)
     assert starts.estimate_s(3.0) == pytest.approx(0.4), "the second longest"
     starts.watch(9999, 5, 5)
     assert starts.took_s[-1] == START_MAX_S, "resources were lacking"
@@ -399,6 +399,26 @@ def test_a_surge_takes_all_parked_replicas_and_keeps_them_at_the_bound() -> None
         assert target == 5
         assert decision.wanted == (3 if rate == 60 else decision.wanted)
     assert (decision.wanted, running) == (5, 5), "the number of before, not what Serve's allows"
+
+
+def test_a_release_is_not_measured_as_a_start() -> None:
+    """Of a surge at 10 s, parked replicas answer a look later, and those for them start in 4 s."""
+    decider = Decider(make_goal(THREE, prepared=2, forecast=False))
+    running, target, parked = 2, 4, ["a", "b"]
+    arrives_s = dict[float, int]()
+    for tick in range(80):
+        now_s = 0.25 * (tick + 1)
+        spans = [(now_s - 0.25, now_s, (40 if now_s < 10 else 120) * 0.25)]
+        parked += [f"{now_s}-{each}" for each in range(arrives_s.pop(now_s, 0))]
+        look = Look(now_s, running, target, 1, 20, now_s, spans, 0, parked=parked)
+        decision = decider.decide(look)
+        if decision.replicas > target:
+            arrives_s[now_s + 4] = decision.replicas - target
+        target = decision.replicas
+        running += len(decision.released)
+        parked = parked[len(decision.released) :]
+    assert running > 3, "some were released"
+    assert decider.starts.took_s and set(decider.starts.took_s) == {3.75}, "seen a look later"
 
 
 @given(
