@@ -28,6 +28,7 @@ from hoplite_ray.serve.routing.keys import Key, Rule
 from hoplite_ray.serve.routing.outlet import DEATHS_MAX, Outlet, close_all, open_outlets
 from hoplite_ray.serve.routing.query import Merged, Query, take_cut
 from hoplite_ray.serve.stages.declare import AnyStage, StageLike
+from hoplite_ray.serve.stages.parking import count_prepared
 
 logger = logging.getLogger("hoplite_ray.serve")
 
@@ -60,8 +61,14 @@ def check_ingress(edges: str, replicas: int) -> None:
 
 
 def check_parking(stages: Mapping[str, AnyStage], edges: str) -> None:
-    """Raise ValueError for a stage that is to park its replicas where Serve chooses them."""
+    """Raise ValueError for a stage that is to park its replicas and can't, or the reverse."""
     for name, each in stages.items():
+        prepared = count_prepared(each.serve_options.get("autoscaling_config"))
+        if prepared and not each.starts_parked:
+            raise ValueError(
+                f"stage {name}: scale_ahead(prepared={prepared:g}) needs starts_parked=True, or "
+                f"the prepared replicas answer queries; set it, or give spare={prepared:g} instead"
+            )
         if each.starts_parked and edges != "worlds":
             raise ValueError(
                 f"stage {name}: starts_parked=True needs edges='worlds', and edges={edges!r} lets "

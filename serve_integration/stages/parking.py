@@ -18,9 +18,10 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from hoplite_ray.serve import metrics, seams
 
@@ -30,6 +31,7 @@ _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's 
 POLL_S = 0.1  # between two looks at the notice; a release waits for half of it on average
 SILENT_S = 10.0  # without another notice, after which a replica releases itself; decision 36
 PARKED_KEY = "hoplite_parked"  # of a replica's statistics: 1 while it is parked, then 0
+_AHEAD = "hoplite_ray.serve.slo.policy.Ahead"  # the policy of `scale_ahead`, as Serve names it
 _READ_S = 2.0  # for Ray's key-value store to answer; beyond it the policy counts as silent
 
 
@@ -71,6 +73,19 @@ def parse_notice(raw: bytes | None) -> Notice | None:
 def notice_key(application: str, deployment: str) -> str:
     """Return the key under which a deployment's notice is in Ray's key-value store."""
     return f"hoplite_released/{application}#{deployment}"
+
+
+def count_prepared(scaling: Any) -> float:
+    """Return the `prepared` of `scale_ahead` in a stage's `autoscaling_config`; 0 for others."""
+
+    def read(settings: Any, name: str) -> Any:
+        is_plain = isinstance(settings, Mapping)
+        return settings.get(name) if is_plain else getattr(settings, name, None)
+
+    policy = read(scaling, "policy")
+    if str(read(policy, "policy_function")).replace(":", ".") != _AHEAD:
+        return 0
+    return (read(policy, "policy_kwargs") or {}).get("prepared") or 0
 
 
 class Parking:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray import serve
 
-from hoplite_ray.serve import ensemble, metrics, pipeline, seams, stage
+from hoplite_ray.serve import ensemble, metrics, pipeline, scale_ahead, seams, stage
 from hoplite_ray.serve.stages import parking
 from hoplite_ray.serve.stages.parking import (
     PARKED_KEY,
@@ -22,6 +22,7 @@ from hoplite_ray.serve.stages.parking import (
     Notice,
     Parking,
     ReplicaParking,
+    count_prepared,
     parse_notice,
 )
 from hoplite_ray.serve.stages.replica import Replica
@@ -256,6 +257,28 @@ def test_a_replica_reports_that_it_is_parked_until_it_is_not(
         await replica.__del__()
 
     asyncio.run(run())
+
+
+POLICY = {"policy_function": "hoplite_ray.serve.slo.policy:Ahead", "policy_kwargs": {"prepared": 2}}
+
+
+@pytest.mark.parametrize(
+    "scaling", [scale_ahead(max_replicas=4, prepared=2), {"max_replicas": 4, "policy": POLICY}]
+)
+def test_replicas_are_prepared_only_for_a_stage_that_parks_them(scaling: Any) -> None:
+    made = stage(autoscaling_config=scaling)(Echo)
+    for make in (pipeline, ensemble):
+        with pytest.raises(ValueError, match=r"echo: .*prepared=2\) needs .* give spare=2 instead"):
+            make(echo=made)
+        make(echo=made.options(starts_parked=True))
+
+
+@pytest.mark.parametrize(
+    "scaling", [None, scale_ahead(max_replicas=4, spare=2), {"max_replicas": 4}]
+)
+def test_other_ways_to_scale_need_no_parking(scaling: Any) -> None:
+    assert count_prepared(scaling) == 0
+    pipeline(echo=stage(autoscaling_config=scaling)(Echo))
 
 
 def test_a_stage_says_at_its_declaration_whether_it_parks() -> None:
