@@ -156,7 +156,7 @@ def mark(data: bytes) -> str:
 
 
 def encode_options(options: Options, writer: str) -> bytes:
-    """Return the bytes of slot 0. `writer` makes them different from those of other processes."""
+    """Return the bytes of slot 0. `writer` makes them different from those of all other tries."""
     return _dump([FORMAT, writer, *dump_options(options)])
 
 

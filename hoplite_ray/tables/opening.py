@@ -28,6 +28,9 @@ class Opening:
     slot 0 may then be one that was removed, which CONFIRMING finds out:
 
     first: lists no states | others: 600 records, two states, slot 0 removed | first: writes slot 0
+
+    Its tries write different bytes. One that is executed late, in a slot 0 that was removed, would
+    otherwise be taken for the slot 0 that this process knows.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Opening:
         self._step = Step.LISTING
         self._newest = 0
         self._first = b""
+        self._tries = 0  # of writing slot 0
 
     def poll_call(self) -> Call:
         """Return the call to make. REQUIRES: there is no state yet."""
@@ -61,7 +65,7 @@ class Opening:
             case Step.LOADING:
                 return ReadState(self._newest)
             case Step.FOUNDING:
-                return AddSlot(0, encode_options(self._options, self._founder))
+                return AddSlot(0, encode_options(self._options, f"{self._founder}.{self._tries}"))
             case Step.READING:
                 return ReadSlots(0, 1)
             case Step.DONE:
@@ -111,8 +115,11 @@ class Opening:
         elif self._step is Step.CONFIRMING:  # nothing had been removed when slot 0 was read
             options = decode_options(self._first, f"slot 0 of table {self._table!r}")
             self.state, self._step = State(options, mark(self._first)), Step.DONE
+        elif states:
+            self._step = Step.READING
         else:
-            self._step = Step.READING if states else Step.FOUNDING
+            self._tries += 1
+            self._step = Step.FOUNDING
 
     def _lost_error(self) -> ControlError:
         return ControlError(

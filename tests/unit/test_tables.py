@@ -18,6 +18,7 @@ from hoplite_ray.errors import (
 )
 from hoplite_ray.tables import log
 from hoplite_ray.tables.calls import (
+    AddSlot,
     Changed,
     NumbersGiven,
     ReadSlots,
@@ -350,6 +351,21 @@ def test_a_read_at_a_time_appends_a_record_only_if_the_log_ends_before_it() -> N
     process.replica.handle_read(3, at_us=4_000)
     assert ended_tickets(process.settle()) == [3]
     assert len(process.store.truth) == length + 1
+
+
+def test_no_two_tries_to_found_a_table_write_the_same() -> None:
+    process = Following(KeyValueStore(overwrites=False))
+    process.replica.handle_read(1)
+    tries = []
+    for _ in range(3):
+        process.begin()
+        assert isinstance(process.call, AddSlot) and process.call.slot == 0
+        tries.append(process.call.data)
+        process.replica.handle_failure(ControlError("no answer"))
+    assert len(set(tries)) == 3
+    process.store.perform(process.call)
+    process.replica.handle_read(2)
+    assert ended_tickets(process.settle()) == [2]
 
 
 def test_a_time_in_the_future_is_refused() -> None:
