@@ -135,6 +135,14 @@ class Batches(Generic[Item]):
         estimate = self.service_time.estimate
         return full * estimate(self._cap) + (estimate(rest) if rest else 0.0)
 
+    def find_end(self, deadline_s: float, pipeline: str = "") -> float:
+        """Return when a query's batch has to end, with the least time that later stages need."""
+        return deadline_s - self._after[pipeline].least_s
+
+    def can_end(self, deadline_s: float, now_s: float, pipeline: str = "") -> bool:
+        """Return True if a query that comes now could be in time, if it had not to wait."""
+        return now_s + self.service_time.estimate(1) <= self.find_end(deadline_s, pipeline)
+
     def withdraw(self, ticket: int) -> bool:
         """Forget a query that waits; returns False if it does not wait any more."""
         if ticket not in self._waiting:

@@ -105,6 +105,7 @@ class Run:
     pipeline: str = ""
     cut_s: float = 0.0
     is_late: bool = False  # True if it was dropped, because it can't be in time any more
+    can_be_late: bool = True  # False if it had no time left when it came
 
 
 class Compute:
@@ -113,7 +114,8 @@ class Compute:
     query_count:    the number of these queries.
     arrival_count:  of queries that came since the replica's start, also those that were refused.
     served_count:   of queries that have ended, also with an error or because they were cancelled.
-    late_count:     of those that ended too late for their deadlines, or were dropped as late.
+    late_count:     of those that this stage made late: they came early enough, and ended too late
+                    for the later stages to keep their deadlines, or were dropped as late.
     """
 
     def __init__(
@@ -162,13 +164,15 @@ class Compute:
         self.arrival_count += 1
         answer = asyncio.get_running_loop().create_future()
         notified = to_notify if query.runs_alone else ()
-        run = Run(query.id, value, answer, time.monotonic(), notified, query.pipeline, query.cut_s)
+        now_s = time.monotonic()
+        run = Run(query.id, value, answer, now_s, notified, query.pipeline, query.cut_s)
         due_s = deadline_s - query.grace_s - 2 * query.hop_s  # as long as the way here, and back
         ticket = self._batches.offer(
             run, deadline_s=due_s, alone=query.runs_alone, pipeline=query.pipeline
         )
         if ticket is None:
             raise BusyError(f"stage {self._name} has {WAITING_MAX} queries waiting")
+        run.can_be_late = self._batches.can_end(due_s, now_s, query.pipeline)
         self.query_count += 1
         answer.add_done_callback(lambda _: self._end_run(ticket, run, due_s))
         if not self._is_take_due:  # after the other queries of a frame
@@ -232,7 +236,8 @@ class Compute:
     def _end_run(self, ticket: int, run: Run, due_s: float) -> None:
         self.query_count -= 1
         self.served_count += 1
-        self.late_count += run.is_late or time.monotonic() > due_s
+        ends_s = self._batches.find_end(due_s, run.pipeline)
+        self.late_count += run.can_be_late and (run.is_late or time.monotonic() > ends_s)
         self._batches.withdraw(ticket)
 
     def _take_due_batch(self) -> None:

@@ -89,15 +89,17 @@ class AfterTime:
     """The seconds from the end of a batch to its answers, which later stages need.
 
     A stage before a join learns the least of them: the others have waited for another input.
+
+    least_s:  the least of late, which hardly has any wait in queues.
     """
 
     def __init__(self) -> None:
-        self.mean_s = self.variance_s2 = 0.0
+        self.mean_s = self.variance_s2 = self.least_s = 0.0
         self._learnt = 0
 
     def learn(self, took_s: float) -> None:
         """Learn that the answer to one query took so long."""
-        self._learnt += 1
+        self._learn_least(took_s)
         part = max(1 - _REMEMBERED, 1 / self._learnt)
         error_s = took_s - self.mean_s
         self.mean_s += part * error_s
@@ -105,8 +107,12 @@ class AfterTime:
 
     def learn_least(self, took_s: float) -> None:
         """Learn that the answer took so long, maybe because another input came late."""
+        self._learn_least(took_s)
+        self.mean_s = self.least_s
+
+    def _learn_least(self, took_s: float) -> None:
         self._learnt += 1
-        self.mean_s = took_s if self._learnt == 1 else min(took_s, self.mean_s / _REMEMBERED)
+        self.least_s = took_s if self._learnt == 1 else min(took_s, self.least_s / _REMEMBERED)
 
 
 class Arrivals:

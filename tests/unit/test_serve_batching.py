@@ -449,3 +449,25 @@ def test_pipelines_with_equal_later_stages_are_as_one(
                 batches.finish(len(batch.items), 0.5)
         taken.append(order)
     assert taken[0] == taken[1]
+
+
+def test_the_least_time_of_later_stages_has_no_queue_in_it_and_fades() -> None:
+    learnt = AfterTime()
+    for took_s in (0.2, 0.1, 0.5, 0.5):
+        learnt.learn(took_s)
+    assert learnt.least_s == pytest.approx(0.1 / 0.98**2)
+    for _ in range(200):
+        learnt.learn(0.5)
+    assert learnt.least_s == 0.5
+
+
+@pytest.mark.parametrize(("deadline_s", "can_end"), [(10.31, True), (10.29, False), (9.0, False)])
+def test_a_query_that_comes_without_time_for_a_batch_and_later_stages_can_not_end(
+    deadline_s: float, can_end: bool
+) -> None:
+    batches = Batches[int](cap=4, waiting_max=9)
+    assert batches.can_end(10.0, 10.0), "nothing is learnt yet"
+    batches.finish(1, 0.1)
+    batches.learn_after(0.2)
+    assert batches.find_end(deadline_s) == pytest.approx(deadline_s - 0.2)
+    assert batches.can_end(deadline_s, 10.0) is can_end

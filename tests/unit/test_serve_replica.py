@@ -227,19 +227,50 @@ def test_a_stage_reports_what_came_what_waits_and_what_was_late() -> None:
         assert await report() == [6, 1.0, 0, 1, 5]
         Gate.is_open.set()
         await asyncio.gather(*runs, return_exceptions=True)
-        assert await report() == [6, 0, 1, 6, 0]
+        assert await report() == [6, 0, 0, 6, 0], "the fourth one came too late"
 
     run_replica(stage(max_batch=2)(Gate), work)
 
 
 def test_a_query_that_is_dropped_counts_as_late_although_its_time_is_not_over() -> None:
     async def work(replica: Replica) -> None:
-        replica._compute._batches.finish(1, 99.0)
         query = Query("id", 1, "", 1, 60.0, {})
+        answer = replica._compute.run(query, 1, time.monotonic() + 60.0)
+        replica._compute._batches.finish(1, 99.0)  # which is how long its own batch would take
         with pytest.raises(LateError):
-            await replica._compute.run(query, 1, time.monotonic() + 60.0)
+            await answer
         await asyncio.sleep(0)
         stats = await replica.record_autoscaling_stats()
         assert [stats[name] for name in LOAD] == [1, 0, 1, 1]
 
     run_replica(stage(late="drop")(Gate), work)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "after_s", "late_count"),
+    [
+        (60.0, 0.0, 0),
+        (0.01, 0.0, 1),  # it came early enough, and its batch took longer
+        (-1.0, 0.0, 0),  # it came too late: a stage before this one was slow
+        (60.0, 10.0, 0),
+        (10.01, 10.0, 1),  # in time here, and the later stages have too little left
+        (9.0, 10.0, 0),
+    ],
+)
+def test_a_late_answer_counts_at_the_stage_that_has_made_it_late(
+    left_s: float, after_s: float, late_count: int
+) -> None:
+    class Slow:
+        def __call__(self, queries: list[Any]) -> list[Any]:
+            time.sleep(0.05)
+            return queries
+
+    async def run() -> None:
+        compute = Compute(stage(Slow), "slow", Slow(), "the answer")
+        compute.learn_after(after_s, time.monotonic() + 60, is_joined=False)
+        await compute.run(Query("id", 1, "", 0, left_s, {}), 0, time.monotonic() + left_s)
+        load = compute.report_load()
+        assert (load["hoplite_served"], load["hoplite_late"]) == (1, late_count)
+        compute.close()
+
+    asyncio.run(run())
