@@ -3,8 +3,9 @@
     python benchmarks/versions.py
 
 Two Ray nodes are on one machine. The actor and half of the clients are on the near one, the other
-clients on the far one. A table's values have two copies, on both nodes; an actor has one, which
-goes with it. Contenders take turns, twenty calls at a time, and the one that begins alternates.
+clients on the far one. One table's values have two copies, on both nodes; another table's and the
+actor's have one, and the actor's goes with it. The contenders take turns, twenty calls at a time,
+and the order of a round is that of the round before, reversed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ DEEDS = {
 
 @ray.remote(num_cpus=0, resources={"near": 0.001})
 class Holder:
-    """The actor: the newest versions of each key."""
+    """The actor: a dict with the KEPT newest versions of each key, whatever their age."""
 
     def __init__(self) -> None:
         self.kept: dict[str, deque[Any]] = defaultdict(lambda: deque(maxlen=KEPT))
@@ -61,7 +62,7 @@ class Holder:
 
 @ray.remote(num_cpus=0)
 class Client:
-    """Calls both, and measures the seconds of each call."""
+    """Calls a table of two copies, one of one copy, and the actor; measures each call."""
 
     def __init__(self, name: str, holder: Any) -> None:
         self.keys = [f"{name}-x", f"{name}-y"]
