@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -48,6 +48,13 @@ PANELS: dict[str, tuple[Metric, ...]] = {
             "not answered within the promised latency",
             _PIPELINE,
         ),
+        Metric(
+            "serve_budget_queries",
+            "counter",
+            "ops",
+            "of a stage with a budget, by whether its time was within it: kept, exceeded",
+            (*_OF, "budget"),
+        ),
     ),
     "From question to answer": (
         Metric("serve_query_ms", "histogram", "ms", "at the ingress", _PIPELINE),
@@ -59,6 +66,38 @@ PANELS: dict[str, tuple[Metric, ...]] = {
             "ms",
             "by part: hop (from its sender, by both wall clocks), queue, compute",
             (*_OF, "part"),
+        ),
+    ),
+    "Budget of a stage": (
+        Metric(
+            "serve_budget_ms",
+            "gauge",
+            "ms",
+            "the stage's share of the promised latency, by its plan",
+            _OF,
+        ),
+        Metric(
+            "serve_spent_ms",
+            "histogram",
+            "ms",
+            "of each batch's slowest query, from its arrival to the batch's end",
+            _OF,
+        ),
+    ),
+    "Forecast against arrivals": (
+        Metric(
+            "serve_arrivals_per_s",
+            "gauge",
+            "reqps",
+            "queries that come, as the policy of `scale_ahead` sees them",
+            _OF,
+        ),
+        Metric(
+            "serve_forecast_per_s",
+            "gauge",
+            "reqps",
+            "queries that it expects when a replica that is ordered at once answers",
+            _OF,
         ),
     ),
     "Batches": (Metric("serve_batch_size", "histogram", "short", "queries in one call", _OF),),
@@ -133,6 +172,19 @@ def observe_query(took_s: float, *limits_s: float, pipeline: str = "") -> None:
     limits_ms = tuple(1000 * each for each in limits_s)
     tags = {"pipeline": pipeline}
     _defer(_metric("serve_query_ms", limits_ms).observe, took_s * 1000, tags)
+
+
+def observe_spent(spent_s: Sequence[float], budget_s: float) -> None:
+    """Add a batch's queries, by their times at a stage that has a budget.
+
+    The histogram gets the longest time alone, because Ray takes 20 us for each value.
+    """
+    exceeded = sum(each > budget_s for each in spent_s)
+    for budget, more in (("kept", len(spent_s) - exceeded), ("exceeded", exceeded)):
+        if more:
+            count("serve_budget_queries", more, budget=budget)
+    limits_ms = (1000 * budget_s,)
+    _defer(_metric("serve_spent_ms", limits_ms).observe, 1000 * max(spent_s), {})
 
 
 def _defer(record: Callable[..., None], value: float, tags: Mapping[str, str]) -> None:

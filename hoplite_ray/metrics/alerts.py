@@ -169,6 +169,18 @@ _OF_PIPELINES = (
         "queries-run-again",
     ),
     Alert(
+        "HopliteStageOverBudget",
+        "sum by (application, deployment) "
+        '(rate(ray_hoplite_serve_budget_queries_total{budget="exceeded"}[5m])) '
+        "/ sum by (application, deployment) "
+        "(rate(ray_hoplite_serve_budget_queries_total[5m])) > 0.1",
+        "5m",
+        "warning",
+        "{{ $value | humanizePercentage }} of the queries at stage {{ $labels.deployment }} of "
+        "{{ $labels.application }} exceed its share of the promised latency",
+        "a-stage-exceeds-its-budget",
+    ),
+    Alert(
         "HopliteEdgesMissing",
         "ray_hoplite_serve_edges < ray_hoplite_serve_replicas",
         "5m",

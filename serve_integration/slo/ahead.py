@@ -35,6 +35,7 @@ from hoplite_ray.serve.slo.rates import (
     fit_rate,
 )
 
+NO_DATA = "no data"  # the reason of a decision ahead of the first rate
 PARTS = ("arrivals", "starts", "forecasts", "holds", "lateness")  # of a Decider that have state
 
 NOISE_SHARE = 0.03  # of the misses that may be; surges that no forecast saw have the rest
@@ -248,7 +249,7 @@ class Decider:
         self._see_rate(math.floor(look.until_s / BIN_S))
         start_s = self.starts.estimate_s(self.goal.start_s)
         if self._fit is None:
-            wanted, why, level, ahead = target, "no data", 0.0, 0.0
+            wanted, why, level, ahead = target, NO_DATA, 0.0, 0.0
         else:
             level = self._fit.level_per_s
             wanted, why, ahead = self._want(look, self._fit, target, start_s)

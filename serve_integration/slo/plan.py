@@ -89,10 +89,9 @@ class Plan(Contract, _Chosen):
         A stage with an `autoscaling_config` starts with the plan's replicas, and scales from there.
         """
         spec = self.pipeline.spec
-        stages = {
-            name: _with_plan(each, self.graph.stages[name]) for name, each in spec.stages.items()
-        }
-        return self.pipeline.replace(stages=stages, latency_s=self.slo.latency_s)
+        return self.pipeline.replace(
+            stages=_plan_stages(self, spec.stages), latency_s=self.slo.latency_s
+        )
 
     def scale(self, *, max_replicas: int, min_replicas: int = 1, **options: float) -> Pipeline:
         """Return the pipeline with the plan's caps, whose stages scale ahead of their queries.
@@ -189,8 +188,7 @@ class SharedPlan(SharedContract, _Chosen):
     @property
     def application(self) -> Pipelines:
         """The pipelines with the plan's caps and replicas: `serve.run(plan.application)`."""
-        planned = self.graph.stages
-        stages = {n: _with_plan(each, planned[n]) for n, each in self.pipelines.stages.items()}
+        stages = _plan_stages(self, self.pipelines.stages)
         latencies_s = {name: slo.latency_s for name, slo in self.slos.items()}
         return self.pipelines.replace(stages, latency_s=latencies_s)
 
@@ -444,26 +442,36 @@ def _scale_stages(
             **{**figures, **options},
         )
         stage = stages[name].options(starts_parked=prepared > 0 or None)
-        scaled[name] = _with_scaling(stage, planned, scaling)
+        scaled[name] = _with_scaling(_with_cap(stage, planned, shares_s[name]), scaling)
     return scaled
 
 
-def _with_cap(stage: AnyStage, planned: StageModel) -> AnyStage:
-    """Return a stage with the plan's cap, and what its batches should take."""
+def _plan_stages(
+    contract: Contract | SharedContract, stages: Mapping[str, AnyStage]
+) -> dict[str, AnyStage]:
+    """Return stages with the caps, replicas and shares of the latency of a plan."""
+    shares_s, planned = contract.share_latency(), contract.graph.stages
+    return {
+        name: _with_replicas(_with_cap(each, planned[name], shares_s[name]), planned[name])
+        for name, each in stages.items()
+    }
+
+
+def _with_cap(stage: AnyStage, planned: StageModel, budget_s: float) -> AnyStage:
+    """Return a stage with the plan's cap, its share of the latency, and its batches' times."""
     means_s = (planned.profile.mean_s(size + 1) for size in range(planned.cap))
-    return replace(stage.options(max_batch=planned.cap), expected_s=tuple(means_s))
+    capped = stage.options(max_batch=planned.cap)
+    return replace(capped, expected_s=tuple(means_s), budget_s=budget_s)
 
 
-def _with_scaling(stage: AnyStage, planned: StageModel, scaling: Any) -> AnyStage:
-    """Return a stage with the plan's cap that Serve scales, whatever it has been declared with."""
-    capped = _with_cap(stage, planned)
-    kept = {name: each for name, each in capped.serve_options.items() if name != "num_replicas"}
-    return replace(capped, serve_options={**kept, "autoscaling_config": scaling})
+def _with_scaling(stage: AnyStage, scaling: Any) -> AnyStage:
+    """Return a stage that Serve scales, whatever it has been declared with."""
+    kept = {name: each for name, each in stage.serve_options.items() if name != "num_replicas"}
+    return replace(stage, serve_options={**kept, "autoscaling_config": scaling})
 
 
-def _with_plan(stage: AnyStage, planned: StageModel) -> AnyStage:
-    """Return a stage with the plan's cap and replicas, and what its batches should take."""
-    stage = _with_cap(stage, planned)
+def _with_replicas(stage: AnyStage, planned: StageModel) -> AnyStage:
+    """Return a stage that has the plan's replicas, or begins with them."""
     scaling: Any = stage.serve_options.get("autoscaling_config")
     if scaling is None:
         return stage.options(num_replicas=planned.replicas)
@@ -475,4 +483,9 @@ def _with_plan(stage: AnyStage, planned: StageModel) -> AnyStage:
         "max_replicas": max(fields.get("max_replicas", 1), planned.replicas),
     }
     changed = {**scaling, **bounds} if is_plain else scaling.model_copy(update=bounds)
-    return _with_scaling(stage, planned, changed)
+    return _with_scaling(stage, changed)
+
+
+def _spread(capacity: float) -> list[float]:
+    """Return the points of a curve, from little to beyond a capacity."""
+    return [_BEYOND * capacity * (point + 1) / _POINTS for point in range(_POINTS)]

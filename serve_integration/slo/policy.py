@@ -27,7 +27,7 @@ from typing import Any
 from ray import cloudpickle
 
 from hoplite_ray.serve.slo import ahead, rates
-from hoplite_ray.serve.slo.ahead import PARTS, Decider, Decision, Goal, Look
+from hoplite_ray.serve.slo.ahead import NO_DATA, PARTS, Decider, Decision, Goal, Look
 
 ARRIVALS = "hoplite_arrivals"  # queries that came to a replica since it started
 BACKLOG_S = "hoplite_backlog_s"  # seconds of work that wait at it
@@ -49,6 +49,19 @@ RELEASED = "hoplite_released"  # the notice's key is RELEASED/APPLICATION#DEPLOY
 NAMESPACE = b"hoplite"  # of that key in Ray's key-value store
 NOTICE_S = 1.0  # between two notices of the same; parked replicas hear none for 10 s, and act
 PUT_S = 0.5  # for Ray's key-value store to take a notice, because Serve's controller waits for it
+
+# The controller can't import the table of all metrics, serve/metrics.py; a test compares the two.
+GAUGES = {  # by the field of a decision: the name that Ray gets, and what it means
+    "rate_per_s": (
+        "hoplite_serve_arrivals_per_s",
+        "queries that come, as the policy of `scale_ahead` sees them",
+    ),
+    "ahead_per_s": (
+        "hoplite_serve_forecast_per_s",
+        "queries that it expects when a replica that is ordered at once answers",
+    ),
+}
+SHOW_S = 1.0  # between two values of a gauge; Prometheus reads one in several seconds
 
 
 class Reports:
@@ -178,7 +191,8 @@ class Ahead:
         self._reports = Reports()
         self._memory: dict[str, Any] = {}
         self._released: Sequence[str] = ()
-        self._written_s = self._complained_s = -math.inf
+        self._written_s = self._shown_s = self._complained_s = -math.inf
+        self._gauges: dict[str, Any] = {}  # by the fields of GAUGES
 
     def __call__(self, ctx: Any) -> tuple[int, dict[str, Any]]:
         """Return the number of replicas for a context of Serve, and the reasons as policy state.
@@ -190,6 +204,7 @@ class Ahead:
             decision = self._decide(ctx)
             if decision.why != NO_REPORTS:  # then parked replicas are to release themselves
                 self._write_notice(decision.released)
+                self._show_rates(decision, ctx.app_name, ctx.deployment_name)
             return decision.replicas, {MEMORY: vars(decision)}
         except Exception as error:
             self._complain("leaves %s at its target", error)
@@ -235,6 +250,23 @@ class Ahead:
             store.internal_kv_put(key, text, overwrite=True, namespace=NAMESPACE, timeout=PUT_S)
         except Exception as error:  # the number of replicas is decided all the same
             self._complain("can't release parked replicas of %s", error)
+
+    def _show_rates(self, decision: Decision, application: str, deployment: str) -> None:
+        """Give the rate that comes, and the one that is expected, to Ray's metrics."""
+        now_s = self.clock()
+        if decision.why == NO_DATA or now_s < self._shown_s + SHOW_S:
+            return
+        self._shown_s = now_s
+        try:
+            from ray.util.metrics import Gauge
+
+            tags = {"application": application, "deployment": deployment}
+            for field, (name, meaning) in GAUGES.items():
+                if field not in self._gauges:
+                    self._gauges[field] = Gauge(name, meaning, tuple(tags))
+                self._gauges[field].set(getattr(decision, field), tags)
+        except Exception as error:  # the number of replicas is decided all the same
+            self._complain("can't show the rates of %s", error)
 
     def _complain(self, what: str, error: Exception) -> None:
         """Log an error, if none has been in the last minute."""

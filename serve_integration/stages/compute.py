@@ -292,6 +292,9 @@ class Compute:
             self._worker.submit(context.run, self._run_batch, runs, began_s, loop)
 
     def _finish_batch(self, runs: list[Run], answers: list[Any], took_s: float) -> None:
+        if self._stage.budget_s is not None:
+            now_s = time.monotonic()
+            metrics.observe_spent([now_s - run.came_s for run in runs], self._stage.budget_s)
         for run, answer in zip(runs, answers, strict=True):
             for notify_running in run.to_notify:
                 notify_running(False)

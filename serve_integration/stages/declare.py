@@ -48,6 +48,7 @@ class Stage(Generic[P, T]):
     serve_options: Mapping[str, object]
     inputs: tuple[str, ...] = ()
     expected_s: tuple[float, ...] = ()  # of batches of 1, 2 and so on, by the profile of a plan
+    budget_s: float | None = None  # for a query's wait and its batch, by a plan
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = field(default=((), {}))
     key: KeyFunction | None = None
     near: NearName | None = None
@@ -112,7 +113,11 @@ class Stage(Generic[P, T]):
             weights=self.weights if weights is None else weights,
         )
         changed: Stage[P, T] = replace(
-            made, inputs=self.inputs, arguments=self.arguments, expected_s=self.expected_s
+            made,
+            inputs=self.inputs,
+            arguments=self.arguments,
+            expected_s=self.expected_s,
+            budget_s=self.budget_s,
         )
         return changed
 

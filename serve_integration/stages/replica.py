@@ -65,6 +65,8 @@ class Replica:
         self._next = _split(self._outlets, next_stages)
         self._door = Door(self._answer_call, self._what, is_parked=stage.starts_parked)
         self._metadata = {discovery.METADATA_KEY: await self._door.open()}
+        if stage.budget_s is not None:
+            metrics.set_gauge("serve_budget_ms", 1000 * stage.budget_s)
         self._parking: ReplicaParking | None = None
         if stage.starts_parked:
             at = serve.get_replica_context()

@@ -124,6 +124,8 @@ STORED = "ray_hoplite_serve_stored_bytes_total"
 OF_OTHER_TESTS = {
     *("serve_edges_broken", "serve_reissues", "serve_votes", "serve_edge_gpu_bytes"),
     *("serve_drift", "serve_late", "serve_missed", "serve_releases"),
+    *("serve_budget_queries", "serve_budget_ms", "serve_spent_ms"),
+    *("serve_arrivals_per_s", "serve_forecast_per_s"),
 }
 
 

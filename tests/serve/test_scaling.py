@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from hoplite_ray.serve.stages.parking import PARKED_KEY
 from tests.ray.raycluster import eventually
 from tests.serve.applications import LIGHT, Parks, Slow, SlowMarks
 from tests.serve.conftest import Application, Node
+from tests.serve.test_pipeline import series
 
 RATES = (4.0, 25.0)  # queries a second, in turns
 TURN_S = 3.0
@@ -89,6 +91,16 @@ def test_the_policy_releases_a_prepared_replica_of_a_stage_when_queries_come(nod
     answers += [each.result(timeout_s=60) for each in asked]
     assert answers == list(range(number))
     assert first <= set(application.pids("slow"))
+    of_stage = re.compile(r'(?=.*application="prepared")(?=.*deployment="slow")')
+    gauges = [f"ray_hoplite_serve_{name}_per_s" for name in ("arrivals", "forecast")]
+
+    def read_rates() -> list[float]:
+        """The rates that the policy has shown from Serve's controller."""
+        found = [series(node, name) for name in gauges]
+        return [value for each in found for name, value in each.items() if of_stage.search(name)]
+
+    assert eventually(lambda: len(read_rates()) == 2, within_s=60)
+    assert min(read_rates()) >= 0
     application.delete()
 
 

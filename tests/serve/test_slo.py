@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import ray
 from hoplite_ray import serve
 from tests.ray.raycluster import eventually
 from tests.serve.conftest import Application, Node
-from tests.serve.test_pipeline import metric_names
+from tests.serve.test_pipeline import metric_names, series
 
 _FIXED_S, _EACH_S = 0.02, 0.004
 
@@ -66,6 +67,18 @@ def test_a_plan_runs_as_it_says(node: Node) -> None:
     assert app.answer(4) == 8
     for name, count in plan.replicas.items():
         assert len(app.pids(name)) == count, name
+    shares_ms = {name: 1000 * share_s for name, share_s in plan.share_latency().items()}
+    label = r'ray_hoplite_serve_budget_ms\{[^}]*application="planned"[^}]*deployment="(\w+)"'
+
+    def read_budgets() -> dict[str, float]:
+        found = series(node, "ray_hoplite_serve_budget_ms")
+        return {each[1]: value for name, value in found.items() if (each := re.match(label, name))}
+
+    assert eventually(lambda: read_budgets().keys() == shares_ms.keys(), within_s=60)
+    assert read_budgets() == pytest.approx(shares_ms)
+    wanted = {f"ray_hoplite_serve_{name}" for name in ("budget_queries_total", "spent_ms_bucket")}
+    assert eventually(lambda: wanted <= metric_names(node), within_s=60)
+    app.delete()
 
 
 def test_what_a_stage_raises_ends_its_profile(node: Node) -> None:

@@ -17,9 +17,11 @@ from surge_policies import draw_arrivals, ramp
 from surge_stage import Model, Sight, simulate
 
 from hoplite_ray.serve import pipeline, stage
+from hoplite_ray.serve.metrics import METRICS
 from hoplite_ray.serve.slo.policy import (
     ARRIVALS,
     BACKLOG_S,
+    GAUGES,
     LATE,
     MEMORY,
     PARKED,
@@ -218,6 +220,71 @@ def test_the_configuration_has_no_delays_and_fresh_reports() -> None:
             return queries
 
     assert pipeline(a=Echo)
+
+
+# Metrics.
+
+
+@pytest.fixture
+def gauges(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
+    """Collect what is given to Ray's metrics."""
+    from ray.util import metrics
+
+    values: dict[str, list[float]] = {}
+
+    class Gauge:
+        def __init__(self, name: str, meaning: str, tag_keys: tuple[str, ...]) -> None:
+            assert name not in values, "one gauge of each name"
+            self._values: list[float] = values.setdefault(name, [])
+            assert tag_keys == ("application", "deployment")
+
+        def set(self, value: float, tags: dict[str, str]) -> None:
+            assert tags == {"application": "app", "deployment": "vision"}
+            self._values.append(value)
+
+    monkeypatch.setattr(metrics, "Gauge", Gauge)
+    return values
+
+
+def test_the_rate_and_its_forecast_are_shown_once_a_second(
+    gauges: dict[str, list[float]],
+) -> None:
+    cluster = Cluster(Ahead(**PLAN), 5)
+    cluster.run(100, 20)
+    came, expected = (gauges[name] for name, _ in GAUGES.values())
+    assert 15 <= len(came) == len(expected) <= 20, "there is no rate in the first seconds"
+    assert came[-1] == pytest.approx(100, rel=0.05) == expected[-1]
+    for second in range(12):
+        cluster.run(100 + 20 * second, 1)
+    assert expected[-1] > came[-1] > 200, "a ramp goes on while a replica starts"
+    count = len(came)
+    cluster.run(0, 60, reports=False)
+    assert len(came) <= count + 6, "without reports nothing is known"
+
+
+def test_metrics_that_fail_are_logged_and_the_number_is_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ray.util import metrics
+
+    def fail(*args: Any) -> None:
+        raise RuntimeError("no metrics")
+
+    told: list[str] = []
+    monkeypatch.setattr(metrics, "Gauge", fail)
+    logger = logging.getLogger("ray.serve")
+    monkeypatch.setattr(logger, "handle", lambda record: told.append(record.getMessage()))
+    cluster = Cluster(Ahead(**PLAN), 2)
+    cluster.run(300, 20)
+    assert cluster.target >= 300 / 37.5
+    assert len(told) == 1 and "can't show the rates of app#vision" in told[0]
+
+
+def test_the_policys_gauges_are_in_the_table_of_metrics() -> None:
+    known = {each.name: each for each in METRICS.values() if each.kind == "gauge"}
+    for name, meaning in GAUGES.values():
+        assert known[name].meaning == meaning
+        assert known[name].tags == ("application", "deployment")
 
 
 # Parked replicas.

@@ -36,6 +36,8 @@ def test_the_application_has_the_plans_caps_replicas_and_latency() -> None:
         assert each.max_batch == made.caps[name]
         assert each.serve_options["num_replicas"] == made.replicas[name]
         assert each.late.value == "drop"
+        assert each.budget_s == made.share_latency()[name]
+        assert each.options(max_batch=3).budget_s == each.budget_s
     assert (spec.latency_s, spec.deadline_s) == (0.2, 9.0)
     assert made.pipeline.spec.stages["text"].max_batch == 7, "as it was"
     assert made.cost == sum(made.replicas.values())
@@ -152,6 +154,7 @@ def test_a_plan_scales_its_stages_by_its_figures() -> None:
         assert options["service_s"] == PROFILES[name].mean_s(made.caps[name])
         assert (options["miss"], options["prepared"], options["hold_s"]) == (0.005, 1, 5)
         assert options["latency_s"] > 2 * options["service_s"] * 0.99
+        assert each.budget_s == options["latency_s"]
         shares_s.append(options["latency_s"])
     assert sum(shares_s) == pytest.approx(0.2 - 4 * made.graph.hop_s)
 

@@ -221,6 +221,7 @@ def test_the_application_has_the_plans_caps_replicas_and_latencies() -> None:
         for stage, each in spec.stages.items():
             assert each.max_batch == plan.caps[stage] and each.late.value == "drop"
             assert each.serve_options["num_replicas"] == plan.replicas[stage]
+            assert each.budget_s == plan.share_latency()[stage]
             assert each.inputs == WAYS[name][stage]
     assert plan.application.specs["chat"].deadline_s == 9.0
     assert plan.pipelines.stages["text"].max_batch == 32, "as it was"
