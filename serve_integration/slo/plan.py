@@ -18,6 +18,7 @@ from hoplite_ray.serve.slo.contract import (
     SharedContract,
     agree_together,
 )
+from hoplite_ray.serve.slo.drawing import draw_curves
 from hoplite_ray.serve.slo.objective import find_capacity, find_rates
 from hoplite_ray.serve.slo.profile import Profile
 from hoplite_ray.serve.slo.queueing import HOP_S, StageLoad, StageModel
@@ -137,30 +138,17 @@ class Plan(Contract, _Chosen):
 
         Raises:  ImportError without matplotlib.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("plot() needs matplotlib: pip install matplotlib") from error
         if rates is None:
-            end = _BEYOND * self.capacity_per_s
-            rates = [end * (point + 1) / _POINTS for point in range(_POINTS)]
+            rates = _spread(self.capacity_per_s)
         points = [self.curve(rate) for rate in rates]
-        figure = Figure(figsize=(6.4, 5.6), layout="constrained")
-        above, below = figure.subplots(2, sharex=True)
-        limit_ms = 1000 * self.slo.latency_s
-        for name in ("p50_s", "p99_s"):
-            latencies = [1000 * getattr(each, name) for each in points]
-            above.plot(rates, latencies, marker="o", markersize=3, label=name[:3])
-        above.axhline(limit_ms, color="black", linewidth=0.8, label="promised")
-        above.set(ylabel="ms", ylim=(0, 2.5 * limit_ms), title=self.limiting_stage + " limits")
-        above.legend()
-        below.plot(rates, [100 * each.miss for each in points], marker="o", markersize=3)
-        below.axhline(100 * self.slo.miss, color="black", linewidth=0.8)
-        below.axvline(self.slo.rate_per_s, color="black", linewidth=0.8, linestyle=":")
-        below.set(xlabel="queries a second", ylabel="misses, %", ylim=(0, 100))
-        if path is not None:
-            figure.savefig(path)
-        return figure
+        return draw_curves(
+            {"": (self.slo, points)},
+            rates,
+            axis="queries a second",
+            promised_at=self.slo.rate_per_s,
+            title=self.limiting_stage + " limits",
+            path=path,
+        )
 
     def __str__(self) -> str:
         expected = self.curve()
@@ -217,6 +205,31 @@ class SharedPlan(SharedContract, _Chosen):
         rates = find_rates(self.slos, self.graph)
         visits = {name: rate / total for name, rate in rates.items()}
         return _find_components(self.graph, profiles, visits)
+
+    def plot(self, times: Sequence[float] | None = None, path: str | Path | None = None) -> Any:
+        """Draw the latency and the misses of each pipeline, when all rates are many times theirs.
+
+            shared.plot(path="curves.svg")
+
+        times:   of the objectives' rates, all alike; None: from little to beyond the capacity.
+        path:    of a file to write the figure to; its ending says the format.
+
+        Returns: a figure of matplotlib.
+        Raises:  ImportError without matplotlib.
+        Cost:    a simulation for each of `times`, as `curve` has it.
+        """
+        if times is None:
+            times = _spread(self.capacity)
+        points = [self.curve(each) for each in times]
+        curves = {name: (slo, [each[name] for each in points]) for name, slo in self.slos.items()}
+        return draw_curves(
+            curves,
+            times,
+            axis="times the rates of all pipelines",
+            promised_at=1.0,
+            title=self.limiting_stage + " limits",
+            path=path,
+        )
 
     def __str__(self) -> str:
         expected = self.curve()

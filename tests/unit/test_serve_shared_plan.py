@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -237,6 +238,20 @@ def test_a_shared_plan_explains_itself_pipeline_by_pipeline() -> None:
         "times all rates it falls behind",
     ):
         assert words in text
+
+
+def test_a_shared_plan_draws_the_curve_of_each_pipeline(tmp_path: Path) -> None:
+    path = tmp_path / "curves.svg"
+    figure = make_plan().plot([0.3, 1.0, 1.4], path)
+    above, below = figure.axes
+    labels = above.get_legend_handles_labels()[1]
+    assert labels == [
+        f"{name} {each}" for name in ("search", "chat") for each in ("p50", "p99", "promised")
+    ]
+    drawn = [list(line.get_ydata()) for line in below.get_lines() if len(line.get_xdata()) == 3]
+    predicted = [make_plan().curve(times) for times in (0.3, 1.0, 1.4)]
+    assert drawn == [[100 * each[name].miss for each in predicted] for name in ("search", "chat")]
+    assert b"times the rates of all pipelines" in path.read_bytes()
 
 
 def test_a_shared_plan_is_placed_by_the_rate_of_all_pipelines() -> None:
