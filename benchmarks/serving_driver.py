@@ -377,14 +377,15 @@ def _begun(diary: Path) -> list[tuple[int, int]]:
 def replica_pids(name: str, deployment: str = "") -> list[int]:
     """Return the processes of an application's replicas, or of one deployment's."""
     mark = f"{REPLICA_NAME}{name}#" + (f"{deployment}#" if deployment else "")
-    return _processes(mark)
+    return list_processes(mark)
 
 
 def _proxies() -> list[int]:
-    return _processes("SERVE_PROXY_ACTOR")
+    return list_processes("SERVE_PROXY_ACTOR")
 
 
-def _processes(mark: str) -> list[int]:
+def list_processes(mark: str) -> list[int]:
+    """Return the processes of the actors whose names begin so."""
     alive = [each for each in state.actors().values() if each["State"] == "ALIVE"]
     return [each["Pid"] for each in alive if each["Pid"] and each["Name"].startswith(mark)]
 

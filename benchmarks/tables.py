@@ -93,6 +93,13 @@ TABLES = (
         90,
     ),
     Table(
+        "policies",
+        "Policies of scaling",
+        "A pipeline runs under our policy and under Serve's, while the rate climbs.",
+        ("policies",),
+        600,
+    ),
+    Table(
         "weights",
         "Weights on a new node",
         "Replicas begin on a node that has joined, and map the same weights.",
