@@ -5,6 +5,8 @@
 
 ramp    70 queries a second become 130 within ten seconds, and a replica takes 3 s to start.
 step    they become 130 at once, without prepared replicas and with four of them.
+grid    ten minutes of surges for starts of 1, 3 and 10 s, and for 3, 7 and 20 replicas: all misses,
+        and those of the last five minutes, when the policy has seen such surges.
 surges  ten minutes of surges of random height, rise and length, which take some seven replicas. An
         oracle knows all arrivals, and pays for starts. Serve's own policy, with the delays that it
         has by default and with tuned ones, gets the number of ongoing queries at a replica with
@@ -30,15 +32,16 @@ from surge_stage import Model, Outcome, Policy, simulate
 
 from hoplite_ray.serve.slo.ahead import Goal
 
-CASES = ("ramp", "step", "surges")
+CASES = ("ramp", "step", "grid", "surges")
 MODEL = Model(0.050, 0.010, 3)
 LATENCY_S, MISS, START_S = 0.2, 0.01, 3.0
-MOST = 60  # replicas
+MOST = 200  # replicas
 LOW, HIGH = 70.0, 130.0  # queries a second
 BEGINS_S, LASTS_S, ENDS_S = 60.0, 10.0, 120.0
 PREPARED = 4
 BASE = 180.0  # queries a second, to which surges add
 SURGES_S = 600.0
+STARTS_S, BASES = (1.0, 3.0, 10.0), (60.0, 180.0, 540.0)  # of the grid
 HOLD_S = 5.0  # for surges that come every minute
 SERVES = "Ray Serve"
 DELAYS: dict[str, dict[str, float]] = {  # of Serve, and of its reports
@@ -61,27 +64,33 @@ SAME = 1.02  # times the replica-seconds, which count as no more
 WAKE_S = 0.5  # from a release to the first answers
 
 
-def make_goal(**options: float) -> Goal:
+def make_goal(start_s: float = START_S, **options: float) -> Goal:
     """Return the goal of the stage."""
     service_s = MODEL.batch_s(MODEL.cap)
     given: dict[str, Any] = options
-    return Goal(LATENCY_S, MODEL.capacity_per_s, service_s, MISS, START_S, **given)
+    return Goal(LATENCY_S, MODEL.capacity_per_s, service_s, MISS, start_s, **given)
 
 
 def play(
-    arrivals: Sequence[float], policy: Policy, *, spare: int = 0, prepared: int = 0
+    arrivals: Sequence[float],
+    policy: Policy,
+    *,
+    spare: int = 0,
+    prepared: int = 0,
+    start_s: float = START_S,
 ) -> Outcome:
     """Run the stage, with the replicas that the first ten seconds need."""
     rate = sum(each < 10 for each in arrivals) / 10
     initial = math.ceil(make_goal().count_replicas(rate)) + spare
-    return simulate(arrivals, MODEL, policy, start_s=START_S, initial=initial, parked=prepared)
+    return simulate(arrivals, MODEL, policy, start_s=start_s, initial=initial, parked=prepared)
 
 
 def play_ours(arrivals: Sequence[float], **options: int | float) -> Outcome:
     """Run the stage with our policy; `options` are those of a Goal."""
     goal = make_goal(**options)
     policy = AheadPolicy(goal, least=1, most=MOST)
-    return play(arrivals, policy, spare=goal.spare, prepared=goal.prepared)
+    start_s = goal.start_s
+    return play(arrivals, policy, spare=goal.spare, prepared=goal.prepared, start_s=start_s)
 
 
 def play_serve(arrivals: Sequence[float], delays: dict[str, float], cost_s: float) -> Outcome:
@@ -181,6 +190,30 @@ def bursts(seeds: int, seconds: float) -> Iterator[Figure]:
         )
 
 
+def grid(seeds: int, seconds: float) -> Iterator[Figure]:
+    """Count our misses for other starts and rates than those of `bursts`."""
+    for start_s in STARTS_S:
+        for base in BASES:
+            case = f"{seconds / 60:g} min of surges on {base:g}/s, starts of {start_s:g} s"
+            misses, later, shares = [], [], []
+            for seed in range(seeds):
+                arrivals = draw_arrivals(surges(base, seed), seconds=seconds, seed=seed)
+                known = {"latency_s": LATENCY_S, "miss": MISS, "start_s": start_s}
+                oracle = find_oracle(arrivals, MODEL, **known)
+                outcome = play_ours(arrivals, start_s=start_s, hold_s=HOLD_S)
+                misses.append(outcome.measure_misses(LATENCY_S))
+                later.append(outcome.measure_misses(LATENCY_S, seconds / 2))
+                shares.append(outcome.replica_s / oracle.replica_s)
+            print(
+                f"{case}: {_percent(misses)}, {_percent(later)} in the second half; "
+                f"{' '.join(f'{one:.2f}' for one in shares)} times the oracle's",
+                flush=True,
+            )
+            yield Figure(case=f"{case}: misses", unit="share", samples=tuple(misses), goal=MISS)
+            half = f"{case}: misses of the second half"
+            yield Figure(case=half, unit="share", samples=tuple(later), goal=MISS)
+
+
 def _percent(shares: Sequence[float]) -> str:
     return " ".join(f"{each:.2%}" for each in shares) + " missed"
 
@@ -207,6 +240,8 @@ def main() -> int:
         figures += ramps(seeds, LASTS_S)
     if "step" in chosen:
         figures += steps(seeds)
+    if "grid" in chosen:
+        figures += grid(1 if asked.toy else 2, 60.0 if asked.toy else SURGES_S)
     if "surges" in chosen:
         figures += bursts(seeds, 60.0 if asked.toy else SURGES_S)
     if asked.toy:

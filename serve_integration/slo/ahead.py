@@ -8,6 +8,7 @@ takes the looks from Serve. A decision is the most of four needs:
 
     rate      the rate that is seen, with a headroom for how unevenly queries come
     forecast  the rate at the time when a replica that is ordered at once answers
+    (both times the factor that sudden rises of the last ten minutes have needed)
     backlog   the replicas that clear work within a start, if more waits than the latency allows
     late      more replicas than all that, if answers are late for another reason
 
@@ -36,7 +37,8 @@ from hoplite_ray.serve.slo.rates import (
 )
 
 NO_DATA = "no data"  # the reason of a decision ahead of the first rate
-PARTS = ("arrivals", "starts", "forecasts", "holds", "lateness")  # of a Decider that have state
+# Of a Decider, those with a state.
+PARTS = ("arrivals", "starts", "forecasts", "holds", "lateness", "reserve")
 
 NOISE_SHARE = 0.03  # of the misses that may be; surges that no forecast saw have the rest
 BATCHES_UNUSED = 1.6  # batches of a latency for which no query can wait: the running one, its own
@@ -44,6 +46,8 @@ USABLE_MIN = 0.1  # of the slack, for latencies of hardly more than a batch
 MARGIN = 2.0  # deviations of the rate by which it may be higher, so that noise ends no replica
 STARTS_MAX = 8  # measured start times that are kept
 START_MAX_S = 60.0  # a longer start is taken for a wait for resources
+RESERVE_MAX = 600  # seconds from which the reserve is learnt
+RESERVES = tuple(1 + 0.02 * step for step in range(51))  # factors that are tried
 LATE_S = 5.0  # window of the share of late answers
 LATE_STEP_S = 10.0  # time for which it must be too high, and between two steps: some three starts
 LATE_MIN = 20  # answers in that window from which their share says something
@@ -174,6 +178,59 @@ class Holds:
         return self.needs[0][1]
 
 
+class Reserve:
+    """The factor by which sudden rises have needed more replicas than were planned.
+
+    For each second it keeps how many replicas were planned a start ahead of it, without a reserve,
+    and how many its queries then needed. The factor is the least one with which no more queries
+    than may be late would have been, by a queue of these replicas and queries.
+    """
+
+    def __init__(self) -> None:
+        self.open: list[tuple[float, int]] = []  # (for when, replicas)
+        self.known: list[tuple[float, float]] = []  # (planned, needed) of each second
+        self.factor = 1.0
+
+    def note(self, due_s: float, planned: int) -> None:
+        """Note how many replicas are planned for a time; at most once for each second."""
+        if not self.open or due_s >= self.open[-1][0] + 1:
+            self.open.append((due_s, planned))
+
+    def check(self, arrivals: Arrivals, end: int, goal: Goal) -> None:
+        """Learn from the seconds that are complete. Cost: 1 ms for each of them."""
+        count = len(self.open)
+        while self.open and self.open[0][0] + 0.5 <= end * BIN_S:
+            due_s, planned = self.open.pop(0)
+            counts = arrivals.list_counts(math.floor((due_s + 0.5) / BIN_S), 1.0)
+            if counts:
+                needed = sum(counts) / (len(counts) * BIN_S) / goal.capacity_per_s
+                self.known = [*self.known, (planned, needed)][-RESERVE_MAX:]
+        if len(self.open) < count:
+            miss = (1 - NOISE_SHARE) * goal.miss
+            self.factor = find_factor(self.known, goal.slack_s, miss)
+
+
+def find_factor(known: Sequence[tuple[float, float]], slack_s: float, miss: float) -> float:
+    """Return the least of RESERVES with which no more than a share would have been late.
+
+    A query is late if the work ahead of it takes longer than the slack.
+
+    known: (planned, needed) replicas of each second.
+    """
+    allowed = miss * sum(needed for _, needed in known)
+    for factor in RESERVES:
+        backlog = late = 0.0
+        for planned, needed in known:
+            backlog = max(backlog + needed - factor * planned, 0.0)
+            if backlog > slack_s * factor * planned:
+                late += needed
+                if late > allowed:
+                    break
+        else:
+            return factor
+    return RESERVES[-1]
+
+
 class Lateness:
     """The share of late answers, and the replicas that it has added."""
 
@@ -231,6 +288,8 @@ class Decider:
         self.forecasts = Forecasts()
         self.holds = Holds()
         self.lateness = Lateness()
+        self.reserve = Reserve()
+        self._planned = Holds()  # as `holds`, without the reserve
         self._end = 0  # the bin at which the rate was fitted last
         self._fit: Fit | None = None
         self._dispersion, self._peak_per_s = 1.0, 0.0  # of the arrivals of the last minute
@@ -274,12 +333,17 @@ class Decider:
             self._dispersion, self._peak_per_s = self.arrivals.measure_dispersion(end)
             self._fit = fit_rate(counts, self._dispersion)
             self.forecasts.check(self.arrivals, end)
+            self.reserve.check(self.arrivals, end, self.goal)
 
     def _want(self, look: Look, fit: Fit, target: int, start_s: float) -> tuple[int, str, float]:
         """Return how many replicas shall answer queries, the reason, and the rate to come."""
         goal = self.goal
         ahead, why = self._look_ahead(fit, look.now_s, start_s)
         wanted = math.ceil(self._count(ahead) - 1e-9) + goal.spare
+        self._planned.note(look.now_s, wanted)
+        planned = self._planned.find_most(look.now_s, goal.hold_s)
+        self.reserve.note(look.now_s + start_s, planned)
+        wanted = math.ceil(wanted * self.reserve.factor - 1e-9)
         fast = self._clear_backlog(look, fit, start_s)
         if fast > wanted:
             wanted, why = fast, "backlog"

@@ -288,7 +288,7 @@ class Ahead:
         memories[self._name] = self._memory = {"at_s": now_s, "parts": parts}
         if last is not None:
             for name, part in parts.items():
-                part.update(last["parts"][name])
+                part.update(last["parts"].get(name, {}))  # of an older release: none
 
 
 # Serve registers this module itself when it pickles the policy, and takes it away afterwards. It
