@@ -40,6 +40,8 @@ _UNSEEN: dict[str, Any] = {
 # has the time to answer that Ray gives it. Idle workers stay for the next test.
 _SYSTEM: dict[str, Any] = {"health_check_period_ms": 500, "num_workers_soft_limit": 6}
 
+_WORKER = "default_worker.py"  # which Ray starts
+
 # Workers unpickle functions of the test modules, so they need our import path.
 _PATHS = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
@@ -74,7 +76,18 @@ class RayCluster:
         return _retried(lambda: self.cluster.add_node(**options))
 
     def crash_node(self, node: Any) -> None:
+        """Kill a Ray node, with the workers that it was starting.
+
+        A worker that has not reached its raylet yet does not hear of its end, and waits for it for
+        longer than a test may leave a process behind. On a busy machine that takes it 10 s.
+        """
         self.cluster.remove_node(node, allow_graceful=False)
+        raylet = f"--raylet-name={node.raylet_socket_name}"
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                command = process.cmdline()  # a worker that has begun to serve has another one
+                if raylet in command and any(each.endswith(_WORKER) for each in command):
+                    process.kill()
 
     def stop(self) -> None:
         """End it, and see that no worker of it has left instances of the extension behind."""
