@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,3 +57,29 @@ def test_what_was_begun_is_closed_where_there_is_no_steward(
         Attachment(place)
     assert closed == (["reaper"] if is_driver else []) + ["store"]
     assert journals[0]._descriptor == -1, "its lock would last as long as this process"
+
+
+@pytest.mark.parametrize(
+    ("change", "is_found"),
+    [
+        ({}, True),
+        ({"_current": None}, False),
+        ({"_is_over": True}, False),
+        ({"pid": -1}, False),  # a fork
+        ({"connection": b"another session"}, False),
+        ({"is_alive": False}, False),  # its node has died
+    ],
+    ids=str,
+)
+def test_a_store_is_found_without_a_wait_only_while_its_node_lives(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], is_found: bool
+) -> None:
+    here = Attachment.__new__(Attachment)
+    here.pid = change.get("pid", os.getpid())
+    here.connection = change.get("connection", b"here")
+    store: Any = SimpleNamespace(is_alive=change.get("is_alive", True))
+    here._store = store
+    monkeypatch.setattr(attachment.seams, "connection", lambda: b"here")
+    monkeypatch.setattr(attachment, "_is_over", change.get("_is_over", False))
+    monkeypatch.setattr(attachment, "_current", change.get("_current", here))
+    assert attachment.live_store() is (store if is_found else None)

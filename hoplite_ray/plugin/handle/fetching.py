@@ -15,6 +15,7 @@ from hoplite_ray.plugin.process.attachment import (
     TRIES,
     RayObjectLostError,
     attachment,
+    live_store,
 )
 from hoplite_ray.values.codec import Encoded
 from hoplite_ray.values.deadlines import deadline_in, left_s
@@ -54,7 +55,9 @@ async def in_thread(
 async def retry(begin: Callable[[StoreClient], Pending[T]], deadline: float | None) -> T:
     """Begin it, and again on the next node if a node dies; all by `deadline`."""
     for tries_left in reversed(range(TRIES)):
-        store = await in_thread(deadline, lambda: attachment(deadline).store_by(deadline))
+        store = live_store()
+        if store is None:
+            store = await in_thread(deadline, lambda: attachment(deadline).store_by(deadline))
         try:
             return await begin(store).result_async(left_s(deadline))
         except NodeLostError:

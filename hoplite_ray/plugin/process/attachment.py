@@ -93,6 +93,12 @@ class Attachment:
         """The client of the node's current incarnation."""
         return self.store_by(None)
 
+    @property
+    def live_store(self) -> StoreClient | None:
+        """`store`, if the node lives; None if a call would have to wait for its next life."""
+        store = self._store
+        return store if store is not None and store.is_alive else None
+
     def store_by(self, deadline: float | None) -> StoreClient:
         """Return `store`, if it is there by `deadline`.
 
@@ -328,6 +334,15 @@ def need_ray() -> None:
 def is_attached() -> bool:
     """Return True if this process has used the store."""
     return _current is not None
+
+
+def live_store() -> StoreClient | None:
+    """Return the store of this process's attachment, if both are there; never waits."""
+    current = _current
+    is_ours = current is not None and current.pid == os.getpid() and not _is_over
+    if current is None or not is_ours or current.connection != seams.connection():
+        return None
+    return current.live_store
 
 
 def attachment(deadline: float | None = None) -> Attachment:

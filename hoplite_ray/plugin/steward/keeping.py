@@ -15,24 +15,30 @@ from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import DuplicateObjectError
 from hoplite_ray.pending import Pending
 from hoplite_ray.plugin.handle.fetching import retry
+from hoplite_ray.plugin.steward_client.client import Copy
 from hoplite_ray.values.codec import Encoded
+from hoplite_ray.values.layout import Layout
 
 
-async def keep_copies(pairs: Sequence[tuple[bytes, bytes]]) -> None:
-    """Put the value of each source under its target, on this node.
+async def keep_copies(copies: Sequence[Copy]) -> None:
+    """Put the value of each source under its target, on this node. Repeating it changes nothing.
 
-    Args:   pairs: (source, target), each the id of an object. Repeating a call changes nothing.
     Raises: ObjectLostError if a source is gone; StoreFullError.
-    Cost:   the bytes over the network, and one copy of them.
+    Cost:   the bytes over the network, and one copy of them. A small value comes with the call, so
+            that its first copy is not asked for.
     """
-    ends = await asyncio.gather(*(_keep(*each) for each in pairs), return_exceptions=True)
+    ends = await asyncio.gather(*(_keep(*each) for each in copies), return_exceptions=True)
     for end in ends:
         if end is not None:
             raise end
 
 
-async def _keep(source: bytes, target: bytes) -> None:
-    value = await retry(partial(_begin_get, source), None)
+async def _keep(source: tuple[bytes, bytes] | bytes, target: bytes) -> None:
+    if isinstance(source, bytes):
+        value = await retry(partial(_begin_get, source), None)
+    else:
+        layout, data = source
+        value = Encoded(Layout.from_bytes(layout), [memoryview(data)])
     with suppress(DuplicateObjectError):  # an earlier attempt of the call has put it
         await retry(partial(_begin_put, target, value), None)
 

@@ -41,7 +41,7 @@ from hoplite_ray.plugin.steward.journals import Journals
 from hoplite_ray.plugin.steward.keeping import keep_copies
 from hoplite_ray.plugin.steward.publishing import publish_always
 from hoplite_ray.plugin.steward.reducing import ReduceRun
-from hoplite_ray.plugin.steward_client.client import parse_guest
+from hoplite_ray.plugin.steward_client.client import Copy, parse_guest
 from hoplite_ray.plugin.steward_client.incarnation import StewardIncarnation
 from hoplite_ray.store import new_id
 
@@ -175,12 +175,16 @@ class Steward:
         if (pending := self._pending.pop(answer, None)) is not None:
             pending.task.cancel()
 
-    async def keep_copies(self, pairs: list[tuple[bytes, bytes]]) -> int:
-        """Keep copies of a table's values here, and return this node's id; see keeping.py."""
-        await asyncio.to_thread(StewardIncarnation.use, self._here.place)
+    async def keep_copies(self, copies: list[Copy]) -> int:
+        """Keep copies of a table's values here, and return this node's id; see keeping.py.
+
+        The steward stays while copies are under way, so it marks itself as used beside them.
+        """
         self._copies_under_way += 1
         try:
-            await keep_copies(pairs)
+            await asyncio.gather(
+                asyncio.to_thread(StewardIncarnation.use, self._here.place), keep_copies(copies)
+            )
         except Exception:
             self._needs_gc = True  # the error's traceback has the values
             raise

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnschedulableError
@@ -31,6 +31,10 @@ _CALLS_AT_ONCE = 2**31 - 1
 _INTERPRETERS = {"conda", "container", "image_uri", "py_executable"}
 _TRIES = 3  # of a call whose steward leaves, which it does if a call takes 10 s to reach it
 _PACKAGES = str(Path(__file__).parents[3])  # the directory that holds hoplite_ray
+
+
+# The layout and the bytes of a small value, or the id of an object that has it; and the copy's id.
+Copy: TypeAlias = tuple[tuple[bytes, bytes] | bytes, bytes]
 
 
 def steward_of(place: NodePlace) -> Any:
@@ -158,8 +162,8 @@ def _actor() -> Any:
         async def abandon(self, answer: bytes) -> Any:
             return await self._duties.abandon(answer)
 
-        async def keep_copies(self, pairs: list[Any]) -> Any:
-            return await self._duties.keep_copies(pairs)
+        async def keep_copies(self, copies: list[Any]) -> Any:
+            return await self._duties.keep_copies(copies)
 
     return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Steward)
 

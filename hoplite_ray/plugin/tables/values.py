@@ -24,11 +24,12 @@ from hoplite_ray.errors import (
     NodeLostError,
     ObjectLostError,
 )
+from hoplite_ray.plugin.handle.array import SMALL_BYTES_MAX
 from hoplite_ray.plugin.handle.fetching import in_thread, retry
 from hoplite_ray.plugin.node.start import NodePlace, node_name, node_number
 from hoplite_ray.plugin.process.attachment import TRIES, Attachment, attachment
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.steward_client.client import steward_of
+from hoplite_ray.plugin.steward_client.client import Copy, steward_of
 from hoplite_ray.plugin.surface.api import raise_ours
 from hoplite_ray.plugin.tables.janitor import Janitor, Kind
 from hoplite_ray.tables.log import Garbage, value_ids
@@ -106,9 +107,10 @@ class Values:
                 pending.cancel()
             raise
         nodes = [node_number(own)]
+        sources = _find_sources([names[0] for names in ids], values)
         for copy in range(1, 1 + wanted):
-            pairs = [(names[0], names[copy]) for names in ids]
-            nodes.append(self._keep_anywhere(here, pairs, others, deadline))
+            made = [(source, names[copy]) for source, names in zip(sources, ids, strict=True)]
+            nodes.append(self._keep_anywhere(here, made, others, deadline))
         return tuple(nodes)
 
     def delete(self, garbage: Garbage) -> None:
@@ -194,7 +196,7 @@ class Values:
     def _keep_anywhere(
         self,
         here: Attachment,
-        pairs: list[tuple[bytes, bytes]],
+        made: list[Copy],
         others: list[str],
         deadline: float | None,
     ) -> int:
@@ -210,7 +212,7 @@ class Values:
         while others:
             node = others.pop(0)
             try:
-                return self._keep_on(here, node, pairs, deadline)
+                return self._keep_on(here, node, made, deadline)
             except (GetTimeoutError, ObjectLostError):  # the latter: the first copies have gone
                 raise
             except HopliteError as error:
@@ -229,7 +231,7 @@ class Values:
         self,
         here: Attachment,
         ray_node_id: str,
-        pairs: list[tuple[bytes, bytes]],
+        made: list[Copy],
         deadline: float | None,
     ) -> int:
         """Have one Ray node's steward keep copies. A steward that has left is started again."""
@@ -239,7 +241,7 @@ class Values:
             try:
                 return int(
                     seams.wait_for_answer(
-                        lambda each=steward: each.keep_copies.remote(pairs),  # type: ignore[misc]
+                        lambda each=steward: each.keep_copies.remote(made),  # type: ignore[misc]
                         here.connection,
                         _KEEP_S if limit_s is None else limit_s,
                     )
@@ -288,6 +290,15 @@ class Values:
             f"all copies of version {version.number} of table {self._table!r} are lost with their "
             f"nodes ({nodes}): put the value again"
         )
+
+
+def _find_sources(
+    ids: Sequence[bytes], values: Sequence[Encoded]
+) -> Sequence[tuple[bytes, bytes] | bytes]:
+    """Return the sources of copies: the values if all of them are small, or else their ids."""
+    if sum(each.layout.size_bytes for each in values) > SMALL_BYTES_MAX:
+        return ids
+    return [(each.layout.to_bytes(), b"".join(each.data)) for each in values]
 
 
 def _begin(object_id: bytes, store: Any) -> Any:
