@@ -31,6 +31,7 @@
         ├── BusyError                                    a stage has no room for another query
         ├── LateError            (also TimeoutError)     a stage did not run it: its deadline
         ├── NoReplicaError                               a stage has no replica now
+        ├── PipelineGoneError                            an update has removed its pipeline
         ├── PoisonousQueryError                          replicas died while they held the query
         ├── QuorumError                                  too few members voted; has `.partial`
         ├── UnattainableError    (also ValueError)       no plan keeps the objective

@@ -6,14 +6,15 @@
     ├── BusyError                                     a stage has no room for another query
     ├── LateError            (also TimeoutError)      a stage did not run it: its deadline
     ├── NoReplicaError                                a stage has no replica now
+    ├── PipelineGoneError                             an update has removed its pipeline
     ├── PoisonousQueryError                           replicas died while they held the query
     ├── QuorumError                                   too few members voted; has `.partial`
     ├── UnattainableError    (also ValueError)        no plan keeps the objective
     └── EdgeBrokenError                               the peer of an edge is gone
 
-Three more stay inside of an application: JoinLostError, StoredLostError and OtherVersionError.
-Their catchers ask again, send the value, or open no edge. All survive pickling, with their
-attributes, because edges carry them between processes.
+Four more stay inside of an application: JoinLostError, UnknownPipelineError, StoredLostError and
+OtherVersionError. Their catchers ask again, send the value, or open no edge. All survive pickling,
+with their attributes, because edges carry them between processes.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ class LateError(HopliteError, TimeoutError):
 
 class NoReplicaError(HopliteError):
     """A stage has no replica that can answer now."""
+
+
+class PipelineGoneError(HopliteError):
+    """An update has removed the pipeline of a query, or renamed it, while the query was asked."""
 
 
 class PoisonousQueryError(HopliteError):
@@ -77,6 +82,18 @@ class JoinLostError(HopliteError):
     def __init__(self, why: str, deaths: int) -> None:
         super().__init__(why, deaths)
         self.deaths = deaths
+
+
+class UnknownPipelineError(JoinLostError):
+    """A replica does not know a query's pipeline: it is older than the ingress, or newer.
+
+    began_s:  when the replica has started, in seconds since 1970.
+    """
+
+    def __init__(self, why: str, deaths: int, began_s: float) -> None:
+        HopliteError.__init__(self, why, deaths, began_s)
+        self.deaths = deaths
+        self.began_s = began_s
 
 
 class StoredLostError(HopliteError):

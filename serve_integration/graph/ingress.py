@@ -20,7 +20,12 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from hoplite_ray.serve import metrics
-from hoplite_ray.serve.errors import JoinLostError, PoisonousQueryError
+from hoplite_ray.serve.errors import (
+    JoinLostError,
+    PipelineGoneError,
+    PoisonousQueryError,
+    UnknownPipelineError,
+)
 from hoplite_ray.serve.graph.http import answer_http, is_json
 from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import ask_jointly
@@ -33,6 +38,10 @@ from hoplite_ray.serve.stages.parking import count_prepared
 logger = logging.getLogger("hoplite_ray.serve")
 
 _AGAIN_S = 0.1  # before a query is asked again
+# After the first refusal by a replica that is newer than the ingress, for another to know the
+# pipeline. Then an update has removed it.
+_GONE_S = 2.0
+_SKEW_S = 5.0  # by which such a replica has started later, because clocks of machines differ
 INGRESS, INGRESS_REPLICAS = "ingress", 2
 QUERY = "the query"  # as errors call what an ingress sends
 EdgesName = Literal["worlds", "serve"]
@@ -136,6 +145,7 @@ class Asker:
         pipeline:  its name; "" if it is the whole application.
         limits_s:  of all pipelines of the ingress, for the bounds of a metric; none: its own.
         """
+        self._began_s = time.time()
         self._pipeline = pipeline
         self._limits_s = limits_s
         self._inputs = inputs
@@ -162,8 +172,8 @@ class Asker:
         deadline_s:   of this query, at most the application's; None: the application's.
         deadline_ms:  the same in milliseconds. Deprecated.
 
-        Raises:  TimeoutError at the deadline; ValueError for a value that is none; or what a stage
-                 raises.
+        Raises:  TimeoutError at the deadline; ValueError for a value that is none;
+                 PipelineGoneError if an update has removed the pipeline; or what a stage raises.
         """
         asked_s = self._deadline_s if deadline_s is None else deadline_s
         limit_s = min(in_seconds(asked_s, deadline_ms), self._deadline_s)
@@ -196,6 +206,7 @@ class Asker:
         keys = {name: outlet.derive_key(value) for name, outlet in self._outlets.items()}
         value = await handoff.share(value, len(self._first), QUERY, limit_s)
         deaths, ask, cut_s = 0, uuid.uuid4().hex, take_cut(time.time())
+        gone_s: float | None = None  # when a newer replica has first refused it
         for attempt in itertools.count(1):
             try:
                 query = Query(query_id, attempt, "", value, limit_s, {}, deaths, ask=ask)
@@ -211,7 +222,23 @@ class Asker:
                         f"{deaths} replicas have died, one after the other, while they held this "
                         "query"
                     ) from error
+                if self._is_old_for(error):
+                    gone_s = gone_s or time.monotonic()
+                    if time.monotonic() - gone_s >= _GONE_S:
+                        raise self._gone_error(query_id) from error
                 await asyncio.sleep(_AGAIN_S)
+
+    def _is_old_for(self, error: JoinLostError) -> bool:
+        """Return True if a replica of a later update has said that it knows no such pipeline."""
+        is_unknown = isinstance(error, UnknownPipelineError)
+        return is_unknown and error.began_s > self._began_s + _SKEW_S
+
+    def _gone_error(self, query_id: str) -> PipelineGoneError:
+        named = f"pipeline {self._pipeline!r}" if self._pipeline else "its only pipeline"
+        return PipelineGoneError(
+            f"query {query_id} was not answered, because an update of the application has removed "
+            f"or renamed {named}: ask again, with the name of a pipeline that there is now"
+        )
 
     async def _attempt(
         self, query: Query, keys: Mapping[str, Key | None], deadline_s: float

@@ -19,7 +19,7 @@ from ray import serve
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.door import Door
 from hoplite_ray.serve.edge.edge import NotifyRunning
-from hoplite_ray.serve.errors import JoinLostError
+from hoplite_ray.serve.errors import UnknownPipelineError
 from hoplite_ray.serve.routing import discovery, handoff
 from hoplite_ray.serve.routing.joint import ask_jointly
 from hoplite_ray.serve.routing.keys import Key, KeyedAnswer, Rule
@@ -50,6 +50,7 @@ class Replica:
         next_stages: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         keys = keys or {}
+        self._began_s = time.time()
         self._stage = stage
         self._name = name
         self._user: Any = await make_user(stage)
@@ -154,8 +155,9 @@ class Replica:
         """Answer a query that came over an edge. Where it can, it waits for its batch at once."""
         self._activate_for_query()
         query = Query(*fields)
-        if query.pipeline not in self._next:  # in an update: the ingress is newer than this replica
-            raise JoinLostError(f"stage {self._name} is not in pipeline {query.pipeline} yet", 0)
+        if query.pipeline not in self._next:  # in an update
+            why = f"a replica of stage {self._name} knows no pipeline {query.pipeline!r}"
+            raise UnknownPipelineError(why, 0, self._began_s)
         if isinstance(query.value, handoff.Stored) or len(self._stage.inputs) > 1:
             return self._keep_alive_for(self._fetch_and_answer(query, notify_running))
         return self._keep_alive_for(self._begin_answer(query, notify_running))

@@ -16,11 +16,13 @@ MADE = [
     errors.BusyError("full"),
     errors.LateError("late"),
     errors.NoReplicaError("none"),
+    errors.PipelineGoneError("removed"),
     errors.PoisonousQueryError("3 replicas"),
     errors.QuorumError("1 of 3", {"a": 1}),
     errors.UnattainableError("at no rate"),
     errors.EdgeBrokenError("gone", was_sent=False, has_begun=True),
     errors.JoinLostError("lost", 2),
+    errors.UnknownPipelineError("unknown", 1, 12.5),
     errors.StoredLostError("not here"),
     errors.OtherVersionError("version 1"),
 ]
@@ -30,6 +32,7 @@ def test_every_error_of_the_package_is_a_hoplite_error() -> None:
     public = {name for name in serve.__all__ if name.endswith("Error")}
     assert public == {name for name in OWN if name != "HopliteError"} - {
         "JoinLostError",
+        "UnknownPipelineError",
         "StoredLostError",
         "OtherVersionError",
     }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ from starlette.requests import Request
 
 from hoplite_ray.serve import Pipelines, metrics, pipeline, pipelines, stage
 from hoplite_ray.serve.edge.frames import Message
-from hoplite_ray.serve.errors import JoinLostError
+from hoplite_ray.serve.errors import JoinLostError, PipelineGoneError, UnknownPipelineError
+from hoplite_ray.serve.graph import ingress as ingress_module
 from hoplite_ray.serve.graph import shared
 from hoplite_ray.serve.graph.shared import Route, SharedIngress
 from hoplite_ray.serve.routing.keys import KeyRule, digest_key
@@ -218,8 +221,11 @@ def test_an_answer_goes_to_the_next_stages_of_its_querys_pipeline_alone(
         for name, following in (("search", "rank"), ("speech", "speak")):
             [(query, _)] = replica._outlets[following].asked
             assert (query.pipeline, query.name) == (name, "text")
-        with pytest.raises(JoinLostError, match="text is not in pipeline later yet"):
+        before_s = time.time()
+        with pytest.raises(JoinLostError, match="text knows no pipeline 'later'") as refused:
             await ask(replica, "later", {})
+        assert isinstance(refused.value, UnknownPipelineError)
+        assert refused.value.began_s <= before_s
 
     run_replica(monkeypatch, work)
 
@@ -278,6 +284,50 @@ def test_an_ingress_asks_the_first_stages_of_the_pipeline_that_is_named(
                 await ingress(1, pipeline=name)
 
     run_ingress(monkeypatch, {"search": SEARCH, "chat": CHAT}, work)
+
+
+class Updated(Downstream):
+    """Replicas amid an update: `refusals` of them, one after the other, know no such pipeline."""
+
+    def __init__(self, name: str, later_s: float, refusals: int) -> None:
+        super().__init__(name)
+        self.began_s = time.time() + later_s
+        self.refusals = refusals
+
+    async def call(self, query: Query, **options: Any) -> Any:
+        if self.refusals:
+            self.refusals -= 1
+            raise UnknownPipelineError("it knows no such pipeline", 0, self.began_s)
+        return await super().call(query, **options)
+
+
+@pytest.mark.parametrize(
+    ("later_s", "refusals", "is_gone"),
+    [
+        (60.0, 10_000, True),  # the replicas are newer than the ingress
+        (60.0, 2, False),  # an old one is left, and answers
+        (-60.0, 100, False),  # they are older: an update adds the pipeline
+        (1.0, 100, False),  # clocks may differ by as much
+    ],
+)
+def test_a_query_ends_soon_if_an_update_has_removed_its_pipeline(
+    monkeypatch: pytest.MonkeyPatch, later_s: float, refusals: int, is_gone: bool
+) -> None:
+    monkeypatch.setattr(ingress_module, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(ingress_module, "_GONE_S", 0.05)
+
+    async def work(ingress: Any) -> None:
+        updated = Updated("text", later_s, refusals)
+        for asker in ingress._askers.values():
+            asker._first = asker._outlets = {"text": updated}
+        if is_gone:
+            with pytest.raises(PipelineGoneError, match="removed or renamed pipeline 'search'"):
+                await ingress(1, pipeline="search")
+        else:
+            assert await ingress(1, pipeline="search") == "search by text"
+            assert updated.refusals == 0
+
+    run_ingress(monkeypatch, {"search": replace(SEARCH, deadline_s=60.0)}, work)
 
 
 def post(path: str, root: str = "/app") -> Request:
