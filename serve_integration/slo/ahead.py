@@ -76,6 +76,9 @@ class Goal:
         for name in ("start_s", "hold_s", "spare", "prepared"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be a number, 0 or more")
+        for name in ("spare", "prepared"):
+            if getattr(self, name) % 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a whole number")
 
     @property
     def slack_s(self) -> float:

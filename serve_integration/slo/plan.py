@@ -334,15 +334,17 @@ def _check_objectives(
     """Return the objectives by pipeline; "" is the only one. Raises what `plan` does."""
     if isinstance(application, Pipeline):
         if not isinstance(slo, SLO):
-            raise TypeError(f"plan() of a pipeline takes one SLO(...), not {slo!r}")
+            raise TypeError(f"plan() of a pipeline takes one SLO(...), not {slo!r:.80}")
         return {"": slo}
     if not isinstance(application, Pipelines):
         raise TypeError(
-            f"plan() takes what pipeline(...) or pipelines(...) returns, not {application!r}"
+            f"plan() takes what pipeline(...) or pipelines(...) returns, not {application!r:.80}"
         )
     names = list(application.specs)
     if not isinstance(slo, Mapping) or not all(isinstance(each, SLO) for each in slo.values()):
-        raise TypeError(f"plan() of pipelines takes an SLO(...) of each of {names}, not {slo!r}")
+        raise TypeError(
+            f"plan() of pipelines takes an SLO(...) of each of {names}, not {slo!r:.80}"
+        )
     if slo.keys() != application.specs.keys():
         raise ValueError(f"objectives are of {list(slo)}; give those of {names}")
     return {name: slo[name] for name in names}
@@ -387,11 +389,16 @@ def _graph(
     costs: Mapping[str, float],
     hop_s: float,
 ) -> Graph:
-    """Return what the plan is made of. Raises ValueError for names that don't fit."""
+    """Return what the plan is made of. Raises what `plan` does for profiles and costs."""
     stages = application.stages
+    if not isinstance(profiles, Mapping):
+        raise TypeError(
+            f"plan() takes profiles by the names of the stages, {list(stages)}: "
+            f"{{{next(iter(stages))!r}: serve.profile(stage, queries)}}, not {profiles!r:.80}"
+        )
     if lacking := [name for name in stages if name not in profiles]:
         raise ValueError(
-            f"stage {lacking[0]} has no profile; make one: "
+            f"stage {lacking[0]} has no profile among those of {list(profiles)}; make one: "
             f"profiles[{lacking[0]!r}] = serve.profile(stage, queries)"
         )
     for what, given in (("profiles", profiles), ("costs", costs)):

@@ -16,6 +16,7 @@ Source: docs/internals/decisions/0035-scaling-ahead.md.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -165,6 +166,9 @@ def make_goal(options: Mapping[str, Any], concurrency: float) -> Goal:
 
     Raises:  TypeError for a name that is no option; ValueError for a value that it can't have.
     """
+    known = [each.name for each in dataclasses.fields(Goal)]
+    if unknown := sorted(options.keys() - {*known}):
+        raise TypeError(f"{unknown[0]} is no option of scale_ahead; there are {', '.join(known)}")
     given = {"latency_s": 0.2, **{key: each for key, each in options.items() if each is not None}}
     given.setdefault("service_s", given["latency_s"] / 4)
     given.setdefault("capacity_per_s", concurrency / (given["service_s"] or 1.0))

@@ -154,7 +154,9 @@ def observe(stage: str, application: str = "default", *, timeout_s: float = 30.0
 
 def _check(stage: Any, queries: Sequence[Any]) -> AnyStage:
     if not isinstance(stage, Stage):
-        raise TypeError(f"profile() takes a stage, as Vision.bind(), not {stage!r}")
+        raise TypeError(
+            f"profile() takes a stage, a class with @stage or its bind(...), not {stage!r:.80}"
+        )
     if not len(queries):
         raise ValueError(f"stage {stage.user_class.__name__}: queries are to be at least one")
     return stage

@@ -189,7 +189,8 @@ def test_a_report_that_is_none_leaves_the_target(series: Any) -> None:
 
 
 OPTIONS = [
-    ({"latency": 0.2}, TypeError, "latency"),
+    ({"latency": 0.2}, TypeError, "latency is no option of scale_ahead; there are latency_s, "),
+    ({"prepared": 1.5}, ValueError, "prepared=1.5 must be a whole number"),
     ({"latency_s": 0}, ValueError, "latency_s=0 must be a number, and above 0"),
     ({"miss": 1.0}, ValueError, "miss=1.0 must be a share below 1"),
     ({"capacity_per_s": math.nan}, ValueError, "capacity_per_s=nan must be"),

@@ -87,7 +87,7 @@ def test_a_stage_that_scales_begins_with_the_plans_replicas(as_object: bool) -> 
 @pytest.mark.parametrize(
     ("profiles", "costs", "why"),
     [
-        ({"text": PROFILES["text"]}, {}, "stage cross has no profile"),
+        ({"text": PROFILES["text"]}, {}, r"stage cross has no profile among those of \['text'\]"),
         ({**PROFILES, "vision": PROFILES["text"]}, {}, r"profiles\['vision'\] is of no stage"),
         (PROFILES, {"vision": 1.0}, r"costs\['vision'\] is of no stage"),
         (PROFILES, {"text": 0.0}, r"costs\['text'\]=0.0"),
@@ -99,6 +99,14 @@ def test_names_and_costs_that_do_not_fit_are_named(
     application = serve.pipeline(text=Text, cross=Text.after("text"))
     with pytest.raises(ValueError, match=why):
         plan(application, OBJECTIVE, profiles, costs=costs)
+
+
+def test_profiles_are_by_name() -> None:
+    wrong: Any = [*PROFILES.values()]
+    application = serve.pipeline(text=Text, cross=Text.after("text"))
+    with pytest.raises(TypeError, match=r"by the names of the stages, \['text', 'cross'\]") as told:
+        plan(application, OBJECTIVE, wrong)
+    assert len(str(told.value)) < 300, "and not all that they measured"
 
 
 def test_a_plan_is_of_a_pipeline() -> None:
