@@ -29,6 +29,7 @@ SKIPS_ALLOWED = (
     re.compile(r"no browser: "),
     re.compile(r"torch is not installed"),
     re.compile(r"the extra models is not installed"),
+    re.compile(r"the extra rl is not installed"),
 )
 
 # Every process that a test starts, directly or through Ray, inherits this mark. That of a worker of
