@@ -22,7 +22,8 @@ from network import Network
 _PORT = 6379
 _STARTS = 3  # attempts; Ray gives a raylet 30 s, too little on a busy machine
 _START_S = 90.0
-_PATHS = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+_ROOT = Path(__file__).parents[2]
+_PATHS = [str(_ROOT), str(_ROOT / "benchmarks"), str(_ROOT / "examples")]
 
 
 class RayCluster:
@@ -30,7 +31,7 @@ class RayCluster:
 
     def __init__(self, network: Network, *, store_bytes: int, cpus: int) -> None:
         self.address = f"{network.address(0)}:{_PORT}"
-        # Workers and drivers import our modules and the benchmarks' own.
+        # Workers and drivers import our modules, and those of the benchmarks and the examples.
         paths = [*_PATHS, *filter(None, [os.environ.get("PYTHONPATH")])]
         self.environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(paths),
