@@ -33,6 +33,7 @@ CLAIMS = {
     ("docs/how-to/serve-large-values.md", "python"): SERVE,
     ("docs/how-to/share-weights-between-replicas.md", "python"): SERVE,
     ("docs/how-to/sync-weights-to-rollout-workers.md", "python"): PROGRAMS,
+    ("docs/how-to/train-with-reinforcement-learning.md", "python"): PROGRAMS,
     ("docs/how-to/use-from-ray-collective.md", "python"): PROGRAMS,
     ("docs/how-to/use-from-ray-direct-transport.md", "python"): PROGRAMS,
     ("docs/how-to/use-the-store-without-ray.md", "python"): PROGRAMS,

@@ -35,6 +35,7 @@ REDUCE = "".join(REDUCES)
 DIRECT = "docs/how-to/use-from-ray-direct-transport.md"
 COLLECTIVE = "docs/how-to/use-from-ray-collective.md"
 WEIGHTS = "docs/how-to/sync-weights-to-rollout-workers.md"
+LEARNING = "docs/how-to/train-with-reinforcement-learning.md"
 TABLE = program_of("docs/how-to/keep-versions-in-a-table.md")
 ASYNC = program_of("docs/how-to/write-async-code.md")
 _EXPECTED = re.compile(r"^Expected output:\n\n```text\n(.*?)^```", re.S | re.M)
@@ -79,6 +80,7 @@ def address() -> Iterator[str]:
         (PARAMETER_SERVER, said_to_print(PARAMETER_SERVER)),
         (WORLD, said_to_print(WORLD)),
         (program_of(WEIGHTS), expected_output(WEIGHTS)),
+        (program_of(LEARNING), expected_output(LEARNING)),
         (ASYNC, said_to_print(ASYNC)),
         (TABLE, said_to_print(TABLE)),
     ],
@@ -91,6 +93,7 @@ def address() -> Iterator[str]:
         "parameter server",
         "a world's actors",
         "weights",
+        "reinforcement learning",
         "async",
         "table",
     ],
