@@ -146,6 +146,9 @@ HOPLITE_INLINE void divide_all(std::byte* values, std::size_t count, T divisor) 
   }
 }
 
+// Equal bytes: those of the first source stay.
+void keep_first(std::byte* __restrict, const std::byte* __restrict, std::size_t) {}
+
 using FoldKernel = void (*)(std::byte*, const std::byte*, std::size_t);
 
 // Named functions, because that is what the compiler can clone.
@@ -161,6 +164,9 @@ using FoldKernel = void (*)(std::byte*, const std::byte*, std::size_t);
   HOPLITE_KERNEL(prod_##type, fold_all, ReduceOp::kProd, T)                            \
   constexpr FoldKernel k_##type[kReduceOpCount] = {sum_##type, max_##type, min_##type, \
                                                    prod_##type, sum_##type};
+
+constexpr FoldKernel k_same[kReduceOpCount] = {keep_first, keep_first, keep_first, keep_first,
+                                               keep_first};
 
 HOPLITE_KERNELS(float32, float)
 HOPLITE_KERNELS(float64, double)
@@ -202,7 +208,7 @@ void divide_float64(std::byte* values, std::size_t count, double divisor) {
 // By the number of the dtype; bools are bytes, whose max is any and whose min is all.
 constexpr const FoldKernel* kFolds[] = {nullptr,   k_float32, k_float64, k_int64, k_bfloat16,
                                         k_float16, k_int8,    k_int16,   k_int32, k_uint8,
-                                        k_uint16,  k_uint32,  k_uint64,  k_uint8};
+                                        k_uint16,  k_uint32,  k_uint64,  k_uint8, k_same};
 static_assert(std::size(kFolds) == kDTypeCount, "a new dtype needs its kernels here");
 
 void check_sizes(DType dtype, std::size_t accumulators, std::size_t elements) {

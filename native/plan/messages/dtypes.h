@@ -23,11 +23,12 @@ enum class DType : std::uint8_t {
   kUint32 = 11,
   kUint64 = 12,
   kBool = 13,
+  kSame = 14,  // bytes that are equal in all sources, as a layout's text (decision 40): copied
 };
-inline constexpr int kDTypeCount = 14;
+inline constexpr int kDTypeCount = 15;
 inline constexpr const char* kDTypeNames[] = {
-    "opaque bytes", "float32", "float64", "int64",  "bfloat16", "float16", "int8",
-    "int16",        "int32",   "uint8",   "uint16", "uint32",   "uint64",  "bool"};
+    "opaque bytes", "float32", "float64", "int64",  "bfloat16", "float16", "int8", "int16",
+    "int32",        "uint8",   "uint16",  "uint32", "uint64",   "bool",    "same"};
 static_assert(std::size(kDTypeNames) == kDTypeCount, "a new dtype needs its name here");
 
 enum class ReduceOp : std::uint8_t { kSum = 0, kMax = 1, kMin = 2, kProd = 3, kMean = 4 };
@@ -36,7 +37,7 @@ inline constexpr const char* kReduceOpNames[] = {"sum", "max", "min", "prod", "m
 static_assert(std::size(kReduceOpNames) == kReduceOpCount, "a new operation needs its name here");
 
 constexpr std::uint64_t element_bytes(DType dtype) {
-  constexpr std::uint8_t kBytes[] = {1, 4, 8, 8, 2, 2, 1, 2, 4, 1, 2, 4, 8, 1};
+  constexpr std::uint8_t kBytes[] = {1, 4, 8, 8, 2, 2, 1, 2, 4, 1, 2, 4, 8, 1, 1};
   static_assert(std::size(kBytes) == kDTypeCount, "a new dtype needs its bytes here");
   return kBytes[static_cast<std::uint8_t>(dtype)];
 }
@@ -54,14 +55,14 @@ constexpr std::uint64_t accumulator_bytes(DType dtype) {
 }
 // True if the folded value needs a last step to become the result.
 constexpr bool needs_finish(DType dtype, ReduceOp op) {
-  return is_half(dtype) || op == ReduceOp::kMean;
+  return is_half(dtype) || (op == ReduceOp::kMean && dtype != DType::kSame);
 }
 
 // Means of integers would need another dtype, and a sum of bools is no bool.
 constexpr bool can_reduce(DType dtype, ReduceOp op) {
   if (dtype == DType::kOpaque) return false;
   if (dtype == DType::kBool) return op == ReduceOp::kMax || op == ReduceOp::kMin;
-  return op != ReduceOp::kMean || is_float(dtype);
+  return op != ReduceOp::kMean || is_float(dtype) || dtype == DType::kSame;
 }
 
 }  // namespace hoplite

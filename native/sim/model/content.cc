@@ -106,6 +106,7 @@ void with_accumulator(DType dtype, Visit visit) {
       return visit(std::uint64_t{});
     case DType::kUint8:
     case DType::kBool:
+    case DType::kSame:
     case DType::kOpaque:
       return visit(std::uint8_t{});
   }
@@ -180,7 +181,8 @@ Bytes content_of(const ObjectId& id, Incarnation incarnation, const std::vector<
   Bytes all;
   for (const Part& part : parts) {
     Bytes bytes(part.size_bytes);
-    fill(bytes, part.dtype, prng, rough);
+    Prng same(part.size_bytes);  // all objects have these bytes
+    fill(bytes, part.dtype, part.dtype == DType::kSame ? same : prng, rough);
     all.insert(all.end(), bytes.begin(), bytes.end());
   }
   return all;
@@ -198,6 +200,7 @@ void fold_into(std::span<std::byte> into, std::span<const std::byte> from, DType
       } else {
         value = load<T>(from, i);
       }
+      if (!first && dtype == DType::kSame) continue;
       store(into, i, first ? value : combined(op, load<T>(into, i), value));
     }
   });
