@@ -4,8 +4,8 @@
 
 Eight nodes of this machine, joined over loopback. One puts a dict of 2,000 arrays, 32 MiB in all,
 and the seven others get it at once. Printed is what went over control connections, as a share of
-the bytes of the arrays that went over the others: the dict's layout is some hundred kilobytes, and
-travels once over each connection. The limit is a design goal.
+the bytes that went over the others. The text of the dict's layout is a part of these bytes, and the
+rest is what nodes say of the object. The limit is a design goal.
 """
 
 from __future__ import annotations

@@ -122,6 +122,13 @@ TABLES = (
         60,
     ),
     Table(
+        "many_tensors",
+        "A dict of 40,000 arrays",
+        "A process puts and gets a dict as a large model has it, beside one array of its bytes.",
+        ("many_tensors",),
+        15,
+    ),
+    Table(
         "small",
         "Small objects, and an idle node",
         "One process moves objects of 1 KiB through its node.",

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         weights_async,
     )
     from hoplite_ray.store import Store, new_id
+    from hoplite_ray.values.specs import spec
 
     __version__: str
 
@@ -155,6 +156,7 @@ __all__ = [
     "runtime_env",
     "sources",
     "sources_async",
+    "spec",
     "wait",
     "wait_async",
     "weights",
@@ -185,6 +187,7 @@ _PLUGIN = {
 _HOMES = {
     **{name: f"hoplite_ray.plugin.{home}" for home, names in _PLUGIN.items() for name in names},
     **dict.fromkeys(("Store", "new_id"), "hoplite_ray.store"),
+    "spec": "hoplite_ray.values.specs",
 }
 
 

@@ -75,16 +75,17 @@ class StoreClient:
         )
 
     def begin_empty(
-        self, object_id: bytes, layout: Layout, *, incarnation: int = 1
+        self, object_id: bytes, template: codec.Template, *, incarnation: int = 1
     ) -> Unsealed | Pending[Unsealed]:
         """Start to reserve memory for an object; a small one's is there at once."""
+        layout = template.layout
         object_id, incarnation = checked_id(object_id), checked_incarnation(incarnation)
         client = self._usable()
         if layout.size_bytes <= _native.INLINE_BYTES_MAX:  # those are copied, never mapped
             memory = bytearray(layout.size_bytes)
             encoded = codec.Encoded(layout, [memoryview(memory)])
             return Unsealed(
-                layout,
+                template,
                 memory,
                 partial(self.begin_put, object_id, encoded, incarnation=incarnation),
             )
@@ -96,7 +97,7 @@ class StoreClient:
             request,
             what=f"reservation for object {short_name(object_id)} ({layout.size_bytes} bytes)",
             hint=FULL_HINT,
-            decode=Range(self._usable, self._listener, object_id, layout, request).mapped,
+            decode=Range(self._usable, self._listener, object_id, template, request).mapped,
         )
 
     def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[ReceivedObject]:

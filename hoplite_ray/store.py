@@ -17,9 +17,10 @@ from hoplite_ray.errors import HopliteError
 from hoplite_ray.launch import NodeProcess
 from hoplite_ray.pending import Pending, PendingPut, ReceivedObject
 from hoplite_ray.unsealed import Unsealed
+from hoplite_ray.values.codec import describe_empty
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.filling import fill
-from hoplite_ray.values.layout import OBJECT_ID_BYTES, Layout
+from hoplite_ray.values.layout import OBJECT_ID_BYTES
 
 if TYPE_CHECKING:
     from hoplite_ray.control.holders import Holder
@@ -112,9 +113,9 @@ class Store(Collectives):
         Receivers on other nodes get the first blocks while the copy is still being made.
 
         Args:    object_id: 28 bytes, from `new_id`.
-                 value: a numpy array, a torch tensor on the CPU, or a dict, list or tuple of
-                 values. An array that has several names in the value is one array at the reader,
-                 too.
+                 value: a numpy array, a torch tensor on the CPU, a number, str, bytes or None, or a
+                 dict, list, tuple, named tuple or dataclass of values. An array that has several
+                 names in the value is one array at the reader, too.
                  timeout_s: seconds to wait for memory; None waits without a limit.
         Returns: None, when every byte is written and the object is sealed.
         Raises:  InvalidArgumentError naming the part of the value that no object can hold;
@@ -148,23 +149,28 @@ class Store(Collectives):
     def empty(
         self,
         object_id: bytes,
-        shape: int | Sequence[int],
+        shape: int | Sequence[int] | None = None,
         dtype: Any = "float32",
         *,
         kind: Kind = "numpy",
+        like: Any = None,
         timeout_s: float | None = None,
     ) -> Unsealed:
-        """Return an array of the store that the caller fills in place and then seals.
+        """Return an array of the store, or a value of arrays, that the caller fills and then seals.
 
-        Receivers get no byte before the array is sealed.
+        Receivers get no byte before it is sealed.
 
         Args:    object_id: 28 bytes, from `new_id`.
                  shape: the extents, or one extent.
                  dtype: a name, or the library's own object for a dtype.
                  kind: "numpy" for an array, "torch" for a tensor.
+                 like: in place of `shape`, a value that the object is laid out like: its arrays are
+                 there to be filled, also those that `hoplite_ray.spec` describes. Its numbers, str
+                 and bytes are taken as they are.
                  timeout_s: as for `put`.
-        Returns: the memory as `Unsealed`, whose `value` is the array; leaving its context seals it.
-        Raises:  InvalidArgumentError if there is no such shape or dtype; otherwise as `put`.
+        Returns: the memory as `Unsealed`, whose `value` is the array or the value of arrays;
+                 leaving its context seals it.
+        Raises:  InvalidArgumentError if there is no such shape, dtype or value; otherwise as `put`.
         Cost:    no copy above 64 KiB, where a put copies all bytes.
         Example:
 
@@ -173,20 +179,21 @@ class Store(Collectives):
                 made.value[:] = 1
             assert store.get(object_id).sum() == 6
         """
-        begun = self._client.begin_empty(object_id, Layout.of_array(shape, dtype, kind))
+        begun = self._client.begin_empty(object_id, describe_empty(shape, dtype, kind, like))
         return begun if isinstance(begun, Unsealed) else begun.result(timeout_s)
 
     async def empty_async(
         self,
         object_id: bytes,
-        shape: int | Sequence[int],
+        shape: int | Sequence[int] | None = None,
         dtype: Any = "float32",
         *,
         kind: Kind = "numpy",
+        like: Any = None,
         timeout_s: float | None = None,
     ) -> Unsealed:
         """Like `empty`, but awaitable; cancelling it gives the memory back."""
-        begun = self._client.begin_empty(object_id, Layout.of_array(shape, dtype, kind))
+        begun = self._client.begin_empty(object_id, describe_empty(shape, dtype, kind, like))
         return begun if isinstance(begun, Unsealed) else await begun.result_async(timeout_s)
 
     def get(self, object_id: bytes, *, into: Any = None, timeout_s: float | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Arrays in the store's memory, which the calling process fills in place and then seals."""
+"""Values in the store's memory, which the calling process fills in place and then seals."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from hoplite_ray import _native
 from hoplite_ray.listener import Listener
 from hoplite_ray.pending import SEAL_HINT, Pending
-from hoplite_ray.values import codec
-from hoplite_ray.values.layout import Layout, short_name
+from hoplite_ray.values.codec import Template, freeze_arrays, lay_out
+from hoplite_ray.values.layout import short_name
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
 
 
 class Unsealed:
-    """Memory of the store as an array. Sealing makes it the object, without a copy.
+    """Memory of the store as an array, or as a value of arrays. Sealing makes it the object.
 
     It is a context manager: leaving the body seals the array, except when an exception leaves it.
     An array that is dropped unsealed, with all its views, gives its memory back.
@@ -28,18 +26,19 @@ class Unsealed:
     __slots__ = ("__weakref__", "_begin_seal", "_value", "layout")
 
     def __init__(
-        self, layout: Layout, memory: Buffer, begin_seal: Callable[[], Pending[None]]
+        self, template: Template, memory: Buffer, begin_seal: Callable[[], Pending[None]]
     ) -> None:
-        self.layout = layout
-        self._value = codec.decode(layout.to_bytes(), memory)
+        self.layout = template.layout
+        self._value = lay_out(template, memory)
         self._begin_seal: Callable[[], Pending[None]] | None = begin_seal
 
     @property
     def value(self) -> Any:
-        """The array or tensor. Its first bytes are undefined until the caller writes them.
+        """The array or tensor, or the container of them.
 
-        A sealed numpy array can't be written to. A tensor, and a view that was made before the
-        seal, still can; then only this process sees the new bytes.
+        Its first bytes are undefined until the caller writes them. A sealed numpy array can't be
+        written to. A tensor, and a view that was made before the seal, still can; then only this
+        process sees the new bytes.
         """
         return self._value
 
@@ -72,8 +71,7 @@ class Unsealed:
         if begin_seal is None:
             yield None
             return
-        if isinstance(self._value, np.ndarray):
-            self._value.flags.writeable = False
+        freeze_arrays(self._value)
         try:
             yield begin_seal()
         except BaseException:  # Ctrl-C too: the object may be missing
@@ -98,14 +96,14 @@ class Range:
         usable: Callable[[], _native.Client],
         listener: Listener,
         object_id: bytes,
-        layout: Layout,
+        template: Template,
         reservation: _native.Request,
     ) -> None:
         """`usable` returns the store's client, or raises if this process may not use it."""
         self._usable = usable
         self._listener = listener
         self._object_id = object_id
-        self._layout = layout
+        self._template = template
         self._reservation = reservation
         self._sealing: _native.Request | None = None  # asked for once, and awaited again
 
@@ -113,7 +111,7 @@ class Range:
         """Return the array over the range. REQUIRES: the reservation has succeeded."""
         self._range = self._usable().map(self._reservation)
         memory: Any = self._range  # a buffer, which its stub can't say
-        return Unsealed(self._layout, memory, self._begin_seal)
+        return Unsealed(self._template, memory, self._begin_seal)
 
     def _begin_seal(self) -> Pending[None]:
         self._usable()

@@ -1,22 +1,58 @@
-"""Encode a Python value as a layout and the bytes of its arrays, and decode it again."""
+"""Encode a Python value as a layout and the bytes of its leaves, and decode it again."""
 
 from __future__ import annotations
 
-import math
+import ctypes
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.values.dtypes import import_optional, numpy_dtype, torch_dtype
-from hoplite_ray.values.layout import ALIGNMENT_BYTES, Layout, layout_of
-from hoplite_ray.values.tree import Leaf, Parts, assemble
+from hoplite_ray.values.columns import ALIGNMENT_BYTES, Columns, Group, align
+from hoplite_ray.values.dtypes import (
+    TEXTS,
+    Kind,
+    element_bytes,
+    import_optional,
+    numpy_dtype,
+    torch_dtype,
+)
+from hoplite_ray.values.layout import Layout, describe_parts
+from hoplite_ray.values.pausing import pause_collector
+from hoplite_ray.values.tree import Parts, assemble, map_leaves
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
 
+_PAUSED_FROM = 256  # leaves; fewer objects seldom start a collection
+
 _PADDING = memoryview(bytes(ALIGNMENT_BYTES))
+_PADDINGS = [_PADDING[:size] for size in range(ALIGNMENT_BYTES)]
+
+# A tensor's elements as a buffer, where numpy may lack its dtype: ten times faster than by views.
+_view_memory = ctypes.pythonapi.PyMemoryView_FromMemory
+_view_memory.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
+_view_memory.restype = ctypes.py_object
+_READ_ONLY = 0x100  # PyBUF_READ
+
+# Torch's own dtypes that numpy has: an array of such is a tensor's memory as it is.
+_DIRECT = {
+    *("float32", "float64", "float16", "complex64", "complex128", "bool", "uint8"),
+    *("int8", "int16", "int32", "int64"),
+}
+_CARRIERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # of its other dtypes, by their bytes
+
+
+class Buffers(list[memoryview]):
+    """The bytes of an object as consecutive buffers; it keeps the arrays whose memory they are."""
+
+    __slots__ = ("arrays",)
+
+    def __init__(self, buffers: Iterable[memoryview], arrays: Any) -> None:
+        super().__init__(buffers)
+        self.arrays = arrays
 
 
 class Encoded(NamedTuple):
@@ -31,65 +67,184 @@ def encode(value: Any) -> Encoded:
 
     Raises:  InvalidArgumentError naming the part of the value that no object can hold.
     """
+    if isinstance(value, np.ndarray):
+        return _encode(value)
+    with pause_collector():
+        return _encode(value)
+
+
+def _encode(value: Any) -> Encoded:
     parts = Parts(value)
-    layout = layout_of(parts)
+    layout = describe_parts(parts)
+    columns = layout.columns
+    buffers = _view_leaves(parts, columns)
+    if layout.trailer:
+        end = columns.size_bytes
+        buffers.append(_PADDINGS[align(end) - end])
+        buffers.append(memoryview(layout.trailer))
+    return Encoded(layout, Buffers(buffers, parts.arrays))
+
+
+def _view_leaves(parts: Parts, columns: Columns) -> list[memoryview]:
+    """Return the bytes of the leaves in their order, with what aligns them between."""
+    arrays, addresses = parts.arrays, parts.addresses
+    offsets, sizes, numbers = columns.offsets, columns.sizes, columns.numbers
+    kinds = [kind for kind, _ in columns.types]
     data: list[memoryview] = []
     end = 0
-    for index, leaf in layout.leaves_by_offset():
-        if leaf.offset > end:
-            data.append(_PADDING[: leaf.offset - end])
-        data.append(_bytes_of(parts.arrays[index], leaf))
-        end = leaf.offset + leaf.size_bytes
-    return Encoded(layout, data)
+    for index in columns.order:
+        offset, size = offsets[index], sizes[index]
+        if offset > end:
+            data.append(_PADDINGS[offset - end])
+        end = offset + size
+        if addresses[index]:
+            data.append(_view_memory(addresses[index], size, _READ_ONLY))
+        elif kinds[numbers[index]] == "numpy":
+            data.append(np.ascontiguousarray(arrays[index]).reshape(-1).view(np.uint8).data)
+        elif kinds[numbers[index]] == "torch":
+            data.append(_copy_tensor(arrays[index]))
+        else:
+            data.append(_view_plain(arrays[index]))
+    return data
+
+
+def _copy_tensor(tensor: Any) -> memoryview:
+    """Return the elements of a tensor in C order, whatever its memory order is."""
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    plain: Any = flat.view(import_optional("torch").uint8).numpy()
+    return memoryview(plain)
+
+
+def _view_plain(value: Any) -> memoryview:
+    """Return the bytes of a number, or of what stands for a str or bytes."""
+    if isinstance(value, bytes):
+        return memoryview(value)
+    return memoryview(np.array(value, _PLAIN_DTYPES[type(value).__name__]).tobytes())
+
+
+_PLAIN_DTYPES = {"bool": "?", "int": "<i8", "float": "<f8", "complex": "<c16"}
+
+
+class Template(NamedTuple):
+    """What an object has before its arrays are written: its layout, and bytes at their offsets."""
+
+    layout: Layout
+    given: list[tuple[int, bytes]]
+
+
+def describe_empty(
+    shape: int | Sequence[int] | None, dtype: Any, kind: Kind, like: Any = None
+) -> Template:
+    """Describe an object that its maker will write: an array, or a value like another one.
+
+    In `like` specs may stand for arrays. It gives numbers, str and bytes, but not those of arrays.
+    Raises:  InvalidArgumentError for no such array; the part of `like` that no object can hold;
+             both a shape and `like`, or neither.
+    """
+    if shape is not None and like is None:
+        return Template(Layout.of_array(shape, dtype, kind), [])
+    if shape is not None or like is None:
+        raise InvalidArgumentError("empty takes a shape or like=, one of the two")
+    parts = Parts(like, takes_specs=True)
+    layout = describe_parts(parts)
+    columns = layout.columns
+    given = [
+        (columns.offsets[index], bytes(_view_plain(parts.arrays[index])))
+        for index in columns.order
+        if columns.types[columns.numbers[index]][0] == "python"
+    ]
+    return Template(layout, given)
 
 
 def decode(layout: bytes, buffer: Buffer) -> Any:
     """Decode a value over the memory of `buffer`, without a copy. Its arrays keep that memory.
 
     Raises:  InvalidArgumentError if the layout does not describe the buffer; HopliteError if the
-             value needs torch or ml_dtypes and it is not installed here.
+             value needs torch, ml_dtypes or a class, and it is not installed here.
     """
-    decoded = Layout.from_bytes(layout)
-    memory = memoryview(buffer)  # the arrays keep the memory's owner, not `buffer`
-    if memory.nbytes != decoded.size_bytes:
-        raise InvalidArgumentError(
-            f"layout {layout[:60]!r} describes {decoded.size_bytes} bytes, the object has "
-            f"{memory.nbytes}; put it again"
-        )
-    return _decode_with(decoded, memory)
+    return _decode(Layout.from_bytes(layout), memoryview(buffer))
 
 
 def decode_copy(encoded: Encoded) -> Any:
     """Return the value of `encoded` over a copy of its bytes, which is the caller's own."""
-    return _decode_with(encoded.layout, memoryview(bytearray().join(encoded.data)))
+    return _decode(encoded.layout, memoryview(bytearray().join(encoded.data)))
 
 
-def _decode_with(layout: Layout, memory: memoryview) -> Any:
-    return assemble(layout.tree, [_array(leaf, memory) for leaf in layout.leaves])
+def lay_out(template: Template, buffer: Buffer) -> Any:
+    """Return the value whose arrays the caller will write into `buffer`.
+
+    All other bytes of the object are written. REQUIRES: the buffer is as large as the object.
+    """
+    layout, memory = template.layout, memoryview(buffer)
+    for offset, data in template.given:
+        memory[offset : offset + len(data)] = data
+    if layout.trailer:
+        memory[memory.nbytes - len(layout.trailer) :] = layout.trailer
+    return _decode(layout, memory)
 
 
-def _bytes_of(array: Any, leaf: Leaf) -> memoryview:
-    """Return the elements of an array in C order."""
-    if leaf.kind == "torch":
-        flat = array.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        plain = flat.view(import_optional("torch").uint8).numpy()
-    else:
-        plain = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    exporter: Any = plain  # numpy's types say so from Python 3.12 on
-    return memoryview(exporter)
+def freeze_arrays(value: Any) -> None:
+    """Let numpy refuse to write into the arrays of a value; torch has no such tensors."""
+
+    def freeze(leaf: Any) -> None:
+        if isinstance(leaf, np.ndarray):
+            leaf.flags.writeable = False
+
+    map_leaves(value, freeze)
 
 
-def _array(leaf: Leaf, memory: memoryview) -> Any:
-    """Return the array that `leaf` describes, over its part of the memory."""
-    if leaf.kind == "torch":
-        torch, dtype = import_optional("torch"), torch_dtype(leaf.dtype)
-        if not leaf.size_bytes:
-            return torch.empty(0, dtype=torch.uint8).view(dtype).reshape(leaf.shape)
-        count = math.prod(leaf.shape)
-        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=leaf.offset)
-        return flat.reshape(leaf.shape)
-    exporter: Any = memory if leaf.size_bytes else None  # numpy's types name those they know
-    array: npt.NDArray[Any] = np.ndarray(
-        leaf.shape, numpy_dtype(leaf.dtype), buffer=exporter, offset=leaf.offset
-    )
-    return array
+def _decode(layout: Layout, memory: memoryview) -> Any:
+    """Return the value over `memory`. The arrays keep the memory's owner, not `memory`."""
+    if layout.leaf_count <= _PAUSED_FROM:
+        return _build(layout.read(memory), memory)
+    with pause_collector():
+        return _build(layout.read(memory), memory)
+
+
+def _build(columns: Columns, memory: memoryview) -> Any:
+    """Return the value whose leaves have these bytes."""
+    leaves: list[Any] = [None] * len(columns.numbers)
+    for (kind, name), group in zip(columns.types, columns.groups, strict=True):
+        if kind == "numpy":
+            made = _make_arrays(numpy_dtype(name), group, memory)
+        elif kind == "torch":
+            made = _make_tensors(name, group, memory)
+        else:
+            made = _make_plain(name, group, memory)
+        if len(made) == len(leaves):
+            leaves = made
+        else:
+            for index, leaf in zip(group.indices, made, strict=True):
+                leaves[index] = leaf
+    return assemble(columns.tree, leaves)
+
+
+def _make_arrays(dtype: Any, group: Group, memory: memoryview) -> list[Any]:
+    buffer: Any = memory if memory.nbytes else None  # numpy's types name those they know
+    make: Any = np.ndarray
+    return list(map(make, group.shapes, repeat(dtype), repeat(buffer), group.offsets))
+
+
+def _make_tensors(name: str, group: Group, memory: memoryview) -> list[Any]:
+    """Return tensors over arrays, so that each has a storage and a version of its own."""
+    torch, dtype = import_optional("torch"), torch_dtype(name)
+    if name in _DIRECT:
+        return list(map(torch.from_numpy, _make_arrays(np.dtype(name), group, memory)))
+    carrier = np.dtype(_CARRIERS[element_bytes("torch", name)])
+    arrays = _make_arrays(carrier, group, memory)
+    return [each.view(dtype) for each in map(torch.from_numpy, arrays)]
+
+
+def _make_plain(name: str, group: Group, memory: memoryview) -> list[Any]:
+    """Return values of Python's own, which stand one behind the other."""
+    if name not in TEXTS:
+        count = len(group.indices)
+        numbers: list[Any] = np.frombuffer(
+            memory, _PLAIN_DTYPES[name], count, group.offsets[0]
+        ).tolist()
+        return numbers
+    texts = [
+        bytes(memory[offset : offset + size])
+        for offset, (size,) in zip(group.offsets, group.shapes, strict=True)
+    ]
+    return [each.decode("utf-8", "surrogatepass") for each in texts] if name == "str" else texts

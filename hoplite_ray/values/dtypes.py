@@ -17,8 +17,10 @@ import numpy as np
 from hoplite_ray.errors import HopliteError, InvalidArgumentError
 
 Kind = Literal["numpy", "torch"]
+LeafKind = Literal["numpy", "torch", "python"]
 
 OPAQUE = 0
+SAME = 14  # bytes that are equal in all sources of a reduce, which copies them
 
 # The dtypes that the kernels combine, by the numbers of native/plan/messages/dtypes.h. Every other
 # dtype is opaque bytes.
@@ -57,6 +59,24 @@ _TORCH_BYTES = {
     "complex64": 8,
     "complex128": 16,
 }
+
+
+# Values of Python's own that are leaves: the native dtype of their bytes, and bytes of an element.
+# An int is of 64 bits. The bytes of str are UTF-8.
+PLAIN = {
+    "bool": (NATIVE["bool"], 1),
+    "int": (NATIVE["int64"], 8),
+    "float": (NATIVE["float64"], 8),
+    "complex": (OPAQUE, 16),
+    "str": (OPAQUE, 1),
+    "bytes": (OPAQUE, 1),
+}
+TEXTS = ("str", "bytes")
+
+
+def native_number(kind: LeafKind, name: str) -> int:
+    """Return the number by which the native core knows the elements."""
+    return PLAIN[name][0] if kind == "python" else NATIVE.get(name, OPAQUE)
 
 
 def import_optional(module: str) -> Any:
@@ -156,14 +176,16 @@ def name_of(kind: Kind, dtype: Any) -> str:
 
 
 @lru_cache(maxsize=1024)
-def element_bytes(kind: Kind, name: str) -> int:
+def element_bytes(kind: LeafKind, name: str) -> int:
     """Return the bytes of one element; needs neither torch nor ml_dtypes.
 
     Raises:  InvalidArgumentError if it is no name that numpy_name or torch_name gives.
     """
+    if kind == "python" and name in PLAIN:
+        return PLAIN[name][1]
     if kind == "torch" and name in _TORCH_BYTES:
         return _TORCH_BYTES[name]
-    if name in _EXTRA_BYTES:
+    if name in _EXTRA_BYTES and kind != "python":
         return _EXTRA_BYTES[name]
     if kind == "numpy":
         try:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.values.tree import step_text
+from hoplite_ray.values.tree import write_step
 
 _Pair = tuple[Any, Any]  # the array to fill, and the one with the bytes
 
@@ -44,7 +44,7 @@ def _match(target: Any, value: Any, name: str) -> Iterator[_Pair]:
         if not isinstance(target, (list, tuple)) or len(target) != len(value):
             raise _error(name, f"a {type(value).__name__} of {len(value)}", target)
         for number, each in enumerate(value):
-            yield from _match(target[number], each, name + step_text(number))
+            yield from _match(target[number], each, name + write_step(number))
     else:
         yield target, _fit(target, value, name)
 
@@ -55,17 +55,17 @@ def _match_keys(target: Any, value: Mapping[Any, Any], name: str) -> Iterator[_P
     for key in value:
         if key not in target:
             raise InvalidArgumentError(
-                f"{name}{step_text(key)} has no place in `into`; its keys are to be those of the "
+                f"{name}{write_step(key)} has no place in `into`; its keys are to be those of the "
                 "value that was put"
             )
     for key in target:
         if key not in value:
             raise InvalidArgumentError(
-                f"{name} has no {step_text(key)}, but `into` has; its keys are to be those of the "
+                f"{name} has no {write_step(key)}, but `into` has; its keys are to be those of the "
                 "value that was put"
             )
     for key, each in value.items():
-        yield from _match(target[key], each, name + step_text(key))
+        yield from _match(target[key], each, name + write_step(key))
 
 
 def _unwrap(target: Any) -> Any:

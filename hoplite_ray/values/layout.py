@@ -1,62 +1,99 @@
-"""The layout of an object: a tree of arrays, the place of each array, and the number of bytes.
+"""The layout of an object: a tree of leaves, the place of each leaf, and the number of bytes.
 
-The arrays of a value are the leaves of its layout; an array that has several names is one leaf. In
-the object's bytes the leaves stand in order of dtype, each at a multiple of 64 bytes, so that the
-native core sees a few parts of one dtype each.
+In the object's bytes the leaves stand in order of dtype, so that the native core sees a few parts
+of one dtype each. The object's description has the layout's text, if that is short. A longer text
+is the last part of the object's bytes, the trailer, and the description has a short form of it.
 """
 
 from __future__ import annotations
 
 import json
-import operator
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
-from numbers import Integral
+from hashlib import blake2b
 from typing import Any, Literal
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.values.dtypes import NATIVE, OPAQUE, Kind, name_of, numpy_dtype, torch_dtype
-from hoplite_ray.values.tree import (
-    CONTAINERS,
-    DEPTH_MAX,
-    Branch,
-    Container,
-    Leaf,
-    Parts,
-    leaf_paths,
+from hoplite_ray.values.caches import BoundedCache
+from hoplite_ray.values.columns import (
+    TEXT_BYTES_MAX,
+    Columns,
+    Part,
+    align,
+    read_text,
+    spell,
 )
+from hoplite_ray.values.dtypes import (
+    NATIVE,
+    OPAQUE,
+    SAME,
+    Kind,
+    native_number,
+    numpy_dtype,
+    torch_dtype,
+)
+from hoplite_ray.values.specs import describe_array
+from hoplite_ray.values.tree import Branch, Leaf, Node, Parts, list_leaves
 
 ReduceOp = Literal["sum", "prod", "min", "max", "mean"]
 # The numbers of native/plan/messages/dtypes.h.
 REDUCE_OPS: dict[str, int] = {"sum": 0, "max": 1, "min": 2, "prod": 3, "mean": 4}
-_FLOATS = ("float32", "float64", "float16", "bfloat16")
+_FLOATS = ("float32", "float64", "float16", "bfloat16", "float")
 
 OBJECT_ID_BYTES = 28  # as Ray's, so that a reference's id is an object's id
 
-LAYOUT_BYTES_MAX = 256 << 10  # kLayoutBytesMax of native/base/limits.h: thousands of arrays
-ALIGNMENT_BYTES = 64  # of every leaf: a cache line, and the widest vector register
-_SIZE_BYTES_MAX = 1 << 40  # kObjectBytesMax of native/base/limits.h
+LAYOUT_BYTES_MAX = 256 << 10  # kLayoutBytesMax of native/base/limits.h: of a description
+SHORT_BYTES_MAX = 1024  # a longer text is a trailer: handles and frames stay small (decision 40)
+_KIND_LETTERS_MAX = 80  # of the name of a class, in a short form
+_DIGEST_BYTES = 16
+_LEVEL = 1  # of zlib: 12 times fewer bytes than the text, in 5 ms for 40,000 leaves
+_CACHE_BYTES_MAX = 64 << 20  # of texts: twenty layouts of 40,000 leaves
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """The tree of a value and its leaves, with their offsets in the object.
 
-    Equal layouts have equal bytes, whichever process made them: a reduce compares them.
+    Equal layouts have equal bytes, whichever process made them: a reduce compares them. A layout
+    that `from_bytes` made of a short form knows its kind, its parts and the number of its leaves.
+    The rest is in the object's bytes, and `read` takes it from there.
     """
 
-    tree: int | Branch
-    leaves: tuple[Leaf, ...]
-    size_bytes: int = field(init=False)  # of the object: of the leaves, and of what aligns them
-    _encoded: bytes = field(init=False, repr=False)
+    __slots__ = ("_columns", "_digest", "_encoded", "kind", "leaf_count", "parts", "trailer")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "leaves", _place(self.leaves))
-        ends = (leaf.offset + leaf.size_bytes for leaf in self.leaves)
-        object.__setattr__(self, "size_bytes", max(ends, default=0))
-        object.__setattr__(self, "_encoded", _encode(self.tree, self.leaves))
+    kind: str  # "numpy", "torch", or the name of the container or of the type
+    leaf_count: int
+    parts: list[
+        Part
+    ]  # the runs of one dtype in the object's bytes: pairs of native dtype and bytes
+    trailer: bytes  # the compressed text, which ends the object's bytes; empty if it is not known
+
+    def __init__(self, columns: Columns) -> None:
+        """Describe these leaves.
+
+        Raises:  InvalidArgumentError if the text is longer than any may be.
+        """
+        text = spell(columns)
+        self._columns: Columns | None = columns
+        self._digest = b""
+        self.trailer = b""
+        self.kind = _name_kind(columns)
+        self.leaf_count = len(columns.numbers)
+        self.parts = columns.parts
+        self._encoded = text
+        is_array = self.is_array
+        if is_array and len(text) > LAYOUT_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"the dtype of an array takes {len(text)} bytes, at most {LAYOUT_BYTES_MAX} fit; "
+                "put its fields as a dict of arrays"
+            )
+        if len(text) > SHORT_BYTES_MAX and not is_array:
+            self._digest = blake2b(text, digest_size=_DIGEST_BYTES).digest()
+            self.trailer = zlib.compress(text, _LEVEL)
+            self.parts = _add_part(columns.parts, (SAME, len(self.trailer)))
+            self._encoded = self._spell_short()
+            _texts.add(self._digest, columns, len(text))
 
     @staticmethod
     def of(value: Any) -> Layout:
@@ -64,7 +101,7 @@ class Layout:
 
         Raises:  InvalidArgumentError naming the part of the value that no object can hold.
         """
-        return layout_of(Parts(value))
+        return describe_parts(Parts(value))
 
     @staticmethod
     def of_array(shape: int | Sequence[int], dtype: Any, kind: Kind) -> Layout:
@@ -72,28 +109,33 @@ class Layout:
 
         Raises:  InvalidArgumentError for no such shape, dtype or kind.
         """
-        try:
-            given: Any = [shape] if isinstance(shape, Integral) else shape
-            extents = tuple(map(operator.index, given))
-            if any(extent < 0 for extent in extents):
-                raise ValueError(f"shape {extents} has a negative extent")
-            leaf = Leaf(kind, name_of(kind, dtype), extents)
-        except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(
-                f"no array of kind {kind!r}, dtype {dtype!r} and shape {shape!r} can be put: "
-                f'{error}; kinds are "numpy" and "torch", dtypes as "float32"'
-            ) from error
-        return _of_array(leaf)
+        return _describe_leaf(describe_array(shape, dtype, kind))
 
     @property
-    def kind(self) -> Kind | Container:
-        """The kind of the value: "numpy", "torch", or the name of its container."""
-        return self.tree.kind if isinstance(self.tree, Branch) else self.leaves[0].kind
+    def size_bytes(self) -> int:
+        """The bytes of the object: of the leaves, of what aligns them, and of the trailer."""
+        return sum(size for _, size in self.parts)
 
     @property
     def is_array(self) -> bool:
         """True if the value is one array or tensor, and no container."""
-        return not isinstance(self.tree, Branch)
+        return not self._digest and self.columns.tree == 0 and self.columns.types[0][0] != "python"
+
+    @property
+    def tree(self) -> Node:
+        """The containers; a leaf is its number.
+
+        Raises:  InvalidArgumentError if the text is in bytes that this process has not read.
+        """
+        return self.columns.tree
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The leaves by their numbers; it takes a microsecond for each.
+
+        Raises:  InvalidArgumentError if the text is in bytes that this process has not read.
+        """
+        return tuple(map(self.columns.leaf, range(self.leaf_count)))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -120,72 +162,112 @@ class Layout:
         """
         return self._only.dtype
 
-    @property
-    def parts(self) -> list[tuple[int, int]]:
-        """The runs of one dtype in the object's bytes: pairs of native dtype and bytes."""
-        if len(self.leaves) == 1:
-            size_bytes = self.size_bytes
-            return [(_native(self.leaves[0].dtype), size_bytes)] if size_bytes else []
-        starts = [
-            (dtype, next(run).offset)
-            for dtype, run in groupby(
-                (leaf for _, leaf in self.leaves_by_offset()), key=lambda leaf: _native(leaf.dtype)
-            )
-        ]
-        ends = [*(start for _, start in starts[1:]), self.size_bytes]
-        return [(dtype, end - start) for (dtype, start), end in zip(starts, ends, strict=False)]
-
-    def leaves_by_offset(self) -> list[tuple[int, Leaf]]:
-        """Return the leaves that have bytes, each with its number, in the order of the bytes."""
-        leaves = [each for each in enumerate(self.leaves) if each[1].size_bytes]
-        return sorted(leaves, key=lambda each: each[1].offset)
-
     def to_bytes(self) -> bytes:
-        """Return the layout as bytes for the wire; `from_bytes` decodes them."""
+        """Return the description for the wire: the text or its short form."""
         return self._encoded
 
     @classmethod
     def from_bytes(cls, encoded: bytes) -> Layout:
-        """Decode the bytes that `to_bytes` has made.
+        """Read a description that `to_bytes` has made.
 
-        Raises:  InvalidArgumentError if the bytes are no layout.
+        Raises:  InvalidArgumentError if the bytes are no description.
         """
-        return _decode_cached(encoded) if len(encoded) <= _CACHED_BYTES_MAX else _decode(encoded)
+        return _decode_cached(encoded) if len(encoded) <= SHORT_BYTES_MAX else _decode(encoded)
+
+    def read(self, memory: memoryview) -> Columns:
+        """Return the tree and the leaves of an object with these bytes.
+
+        A text that this process has read lately is neither decompressed nor read again.
+        Raises:  InvalidArgumentError if the layout does not describe these bytes.
+        """
+        if memory.nbytes != self.size_bytes:
+            raise InvalidArgumentError(
+                f"layout {self._encoded[:60]!r} describes {self.size_bytes} bytes, the object has "
+                f"{memory.nbytes}; put it again"
+            )
+        columns = self._columns or _texts.find(self._digest)
+        if columns is None:
+            columns = _read_trailer(self._digest, memory[memory.nbytes - self.parts[-1][1] :])
+        if self._digest and not self._is_short_form_of(columns):
+            raise _unreadable("its text describes another value", self._encoded)
+        return columns
+
+    @property
+    def columns(self) -> Columns:
+        """The tree and the leaves.
+
+        Raises:  InvalidArgumentError if the text is in bytes that this process has not read.
+        """
+        columns = self._columns or _texts.find(self._digest)
+        if columns is None:
+            raise InvalidArgumentError(
+                f"the parts of a {self} are known when its bytes are here; get the value"
+            )
+        return columns
 
     @property
     def _only(self) -> Leaf:
-        if isinstance(self.tree, Branch):
+        if not self.is_array:
             raise InvalidArgumentError(
-                f"a {self.tree.kind} of {len(self.leaves)} arrays has no one shape and dtype; "
-                "look at the arrays in it"
+                f"a {self} has no one shape and dtype; look at the arrays in it"
             )
-        return self.leaves[0]
+        return self.columns.leaf(0)
 
     def difference(self, other: Layout) -> str:
         """Return where the layouts first differ, in words; "" if they are equal."""
         if self == other:
             return ""
-        pairs = zip(leaf_paths(self.tree), leaf_paths(other.tree), strict=False)
+        try:
+            one, two = self.columns, other.columns
+        except InvalidArgumentError:
+            return (
+                f"one is a {self} and the other a {other}, whose paths, shapes or dtypes differ; "
+                "get both values to compare them"
+            )
+        pairs = zip(list_leaves(one.tree), list_leaves(two.tree), strict=False)
         for (name, number), (other_name, other_number) in pairs:
             if name != other_name:
                 return f"one has {name} where the other has {other_name}"
-            leaf, other_leaf = self.leaves[number], other.leaves[other_number]
+            leaf = None if number is None else one.leaf(number)
+            other_leaf = None if other_number is None else two.leaf(other_number)
             if str(leaf) != str(other_leaf):
                 return f"{name} is {leaf} in one and {other_leaf} in the other"
             if number != other_number:
                 return f"{name} shares its memory with an earlier array in one of them only"
+        if self._digest and self._digest == other._digest:
+            return "their processes compress the layout's text with different versions of zlib"
         return f"one is a {self} and the other a {other}, of other containers"
 
     def __str__(self) -> str:
-        if isinstance(self.tree, Branch):
-            return f"{self.tree.kind} of {len(self.leaves)} arrays"
-        return str(self.leaves[0])
+        if self._digest:
+            return f"{self.kind} of {self.leaf_count} leaves"
+        columns = self.columns
+        if not isinstance(columns.tree, Branch):
+            return "None" if columns.tree is None else str(columns.leaf(0))
+        has_arrays_only = all(kind != "python" for kind, _ in columns.types)
+        return f"{self.kind} of {self.leaf_count} {'arrays' if has_arrays_only else 'leaves'}"
+
+    def __repr__(self) -> str:
+        return f"<Layout {self}>"
 
     def __eq__(self, other: object) -> bool:
         return self._encoded == other._encoded if isinstance(other, Layout) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._encoded)
+
+    def _is_short_form_of(self, columns: Columns) -> bool:
+        facts = _name_kind(columns), len(columns.numbers), _add_part(columns.parts, self.parts[-1])
+        return facts == (self.kind, self.leaf_count, self.parts)
+
+    def _spell_short(self) -> bytes:
+        form = {
+            "kind": self.kind,
+            "leaves": self.leaf_count,
+            "parts": self.parts,
+            "hash": self._digest.hex(),
+        }
+        return json.dumps(form, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,152 +294,162 @@ class Share:
         each, longer = divmod(rows, count)  # the first `longer` ones have a row more
         first = reader * each + min(reader, longer)
         mine = each + (reader < longer)
-        leaf = replace(source.leaves[0], shape=(mine, *inner))
-        return Share(source, reader, _of_array(leaf), source.size_bytes // max(rows, 1) * first)
+        leaf = replace(source.leaves[0], shape=(mine, *inner), offset=0)
+        return Share(
+            source, reader, _describe_leaf(leaf), source.size_bytes // max(rows, 1) * first
+        )
 
 
-def layout_of(parts: Parts) -> Layout:
-    """Return the layout of a value that was taken apart."""
-    if isinstance(parts.tree, Branch):
-        return Layout(parts.tree, tuple(parts.leaves))
-    return _of_array(parts.leaves[0])
+_texts: BoundedCache[bytes, Columns] = BoundedCache(_CACHE_BYTES_MAX)  # by the hash of the text
+_layouts: BoundedCache[Any, Layout] = BoundedCache(_CACHE_BYTES_MAX)  # by the value's signature
+_LEAF_BYTES = 200  # of a short layout in a cache
+
+
+def forget_texts() -> None:
+    """Forget the texts that this process has read, as if it had read none."""
+    _texts.clear()
+
+
+def describe_parts(parts: Parts) -> Layout:
+    """Return the layout of a value that was taken apart.
+
+    The second value of one signature has the first one's layout.
+    Raises:  InvalidArgumentError if the value is too large.
+    """
+    signature = parts.signature
+    known = _layouts.find(signature)
+    if known is None:
+        known = Layout(Columns(parts.tree, parts.types, parts.numbers, parts.shapes))
+        _layouts.add(signature, known, _LEAF_BYTES * (1 + known.leaf_count))
+    return known
 
 
 @lru_cache(maxsize=1024)
-def _of_array(leaf: Leaf) -> Layout:
-    return Layout(0, (leaf,))
+def _describe_leaf(leaf: Leaf) -> Layout:
+    return Layout(Columns(0, [(leaf.kind, leaf.dtype)], [0], [leaf.shape]))
 
 
-def _native(dtype: str) -> int:
-    return NATIVE.get(dtype, OPAQUE)
+def _name_kind(columns: Columns) -> str:
+    """Return what the value is: a library, a container, or a type of Python's."""
+    tree = columns.tree
+    if isinstance(tree, Branch):
+        name = tree.name.rpartition(".")[2].rpartition(":")[2] or tree.kind
+        return name[:_KIND_LETTERS_MAX]
+    if tree is None:
+        return "None"
+    kind, dtype = columns.types[0]
+    return dtype if kind == "python" else kind
 
 
-def _place(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
-    """Give the leaves their offsets: by native dtype, then as the value names them."""
-    placed = list(leaves)
-    end = 0
-    for index, leaf in sorted(enumerate(leaves), key=lambda each: _native(each[1].dtype)):
-        size_bytes = leaf.size_bytes
-        start = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES if size_bytes else 0
-        if start != leaf.offset:
-            placed[index] = replace(leaf, offset=start)
-        end = max(end, start + size_bytes)
-    if end > _SIZE_BYTES_MAX:
-        raise InvalidArgumentError(
-            f"a value of {end} bytes is larger than any object may be, {_SIZE_BYTES_MAX}; "
-            "put it as several objects"
-        )
-    return tuple(placed)
+def _add_part(parts: list[Part], part: Part) -> list[Part]:
+    """Return the parts with one more, which begins at a multiple of 64 bytes."""
+    if not parts:
+        return [part]
+    *before, (dtype, size_bytes) = parts
+    return [*before, (dtype, align(size_bytes)), part]
 
 
-# The bytes are compact JSON: [[[kind, dtype], ...], tree], where a leaf is [number of its dtype,
-# *shape] and a container {kind: [child, ...]}, with the keys of a dict between: [key, child, ...].
-# A further name of a leaf is a bare number: the leaf's, by order of first names, from 0 on.
-# There is one spelling of each layout; any other is refused.
+def _unreadable(why: object, encoded: bytes) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"layout {encoded[:60]!r} is not one that this version of hoplite_ray makes ({why}); "
+        "put the object with this version"
+    )
 
 
-def _encode(tree: int | Branch, leaves: Sequence[Leaf]) -> bytes:
-    numbers: dict[tuple[str, str], int] = {}
-    spelt: set[int] = set()
-
-    def spell(node: int | Branch) -> Any:
-        if isinstance(node, Branch):
-            children = [spell(child) for child in node.children]
-            if node.kind in ("dict", "OrderedDict"):
-                children = [each for pair in zip(node.keys, children, strict=True) for each in pair]
-            return {node.kind: children}
-        if node in spelt:
-            return node
-        spelt.add(node)
-        leaf = leaves[node]
-        number = numbers.setdefault((leaf.kind, leaf.dtype), len(numbers))
-        return [number, *leaf.shape]
-
-    spelling = spell(tree)
-    text = json.dumps([list(numbers), spelling], separators=(",", ":"))
-    if len(text) > LAYOUT_BYTES_MAX:
-        raise InvalidArgumentError(
-            f"the layout of {len(leaves)} arrays takes {len(text)} bytes, at most "
-            f"{LAYOUT_BYTES_MAX} fit; put the value as several objects, or with shorter keys"
-        )
-    return text.encode()
-
-
-_CACHED_BYTES_MAX = 512  # of a few arrays; larger ones cost little beside their arrays' bytes
+_FAULTS = (ValueError, TypeError, KeyError, IndexError, RecursionError, zlib.error)
 
 
 def _decode(encoded: bytes) -> Layout:
     try:
-        dtypes, spelling = json.loads(encoded)
-        leaves: list[Leaf] = []
-        tree = _read(spelling, dtypes, leaves, 0)
-        layout = Layout(tree, tuple(leaves))
+        if encoded.startswith(b"{"):
+            layout = _read_short(encoded)
+        else:
+            layout = Layout(read_text(encoded))
         if layout.to_bytes() != encoded:
             raise ValueError("it is not how to_bytes spells it")
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
-        raise InvalidArgumentError(
-            f"layout {encoded[:60]!r} is not one that this version of hoplite_ray makes "
-            f"({error}); put the object with this version"
-        ) from error
+    except _FAULTS as error:
+        raise _unreadable(error, encoded) from error
     return layout
 
 
 _decode_cached = lru_cache(maxsize=1024)(_decode)
 
 
-def _read(node: Any, dtypes: Any, leaves: list[Leaf], depth: int) -> int | Branch:
-    if depth > DEPTH_MAX:
-        raise ValueError(f"it nests deeper than {DEPTH_MAX}")
-    if type(node) is int:
-        if not 0 <= node < len(leaves):
-            raise ValueError(f"{node!r} is no leaf that came before")
-        return node
-    if isinstance(node, list):
-        number, *shape = node
-        if any(type(extent) is not int or extent < 0 for extent in node):
-            raise ValueError(f"{node!r} is no leaf")
-        kind, dtype = dtypes[number]
-        if kind not in ("numpy", "torch") or not isinstance(dtype, str):
-            raise ValueError(f"{dtypes[number]!r} is no dtype")
-        leaves.append(Leaf(kind, dtype, tuple(shape)))
-        return len(leaves) - 1
-    if not isinstance(node, dict) or len(node) != 1:
-        raise ValueError(f"{node!r} is no container")
-    ((kind, items),) = node.items()
-    keys: tuple[Any, ...] = ()
-    if kind in ("dict", "OrderedDict"):
-        keys = tuple(_with_tuples(key) for key in items[::2])
-        items = items[1::2]
-        if len(set(keys)) != len(keys):
-            raise ValueError("it has a key twice")
-    elif kind not in CONTAINERS:
-        raise ValueError(f"{kind!r} is no container")
-    return Branch(kind, keys, tuple(_read(each, dtypes, leaves, depth + 1) for each in items))
+def _read_short(encoded: bytes) -> Layout:
+    form = json.loads(encoded)
+    layout = Layout.__new__(Layout)
+    layout._columns = None
+    layout.trailer = b""
+    layout.kind, layout.leaf_count = form["kind"], form["leaves"]
+    layout._digest = bytes.fromhex(form["hash"])
+    layout.parts = [(dtype, size_bytes) for dtype, size_bytes in form["parts"]]
+    layout._encoded = layout._spell_short()
+    numbers = [layout.leaf_count, *(each for part in layout.parts for each in part)]
+    if not isinstance(layout.kind, str) or any(type(each) is not int for each in numbers):
+        raise ValueError("it has other fields")
+    if len(layout._digest) != _DIGEST_BYTES or layout.parts[-1][0] != SAME or min(numbers) < 0:
+        raise ValueError("it has no trailer")
+    return layout
 
 
-def _with_tuples(key: Any) -> Any:
-    """Give a key back the tuples that JSON has turned into lists."""
-    return tuple(map(_with_tuples, key)) if isinstance(key, list) else key
+def _read_trailer(digest: bytes, trailer: memoryview) -> Columns:
+    """Read the text of a layout, and keep it for the next object that has it.
+
+    Raises:  InvalidArgumentError if the trailer is not the text of this hash.
+    """
+    try:
+        inflater = zlib.decompressobj()
+        text = inflater.decompress(trailer, TEXT_BYTES_MAX)
+        if not inflater.eof or inflater.unused_data:
+            raise ValueError("its trailer is no compressed text")
+        if blake2b(text, digest_size=_DIGEST_BYTES).digest() != digest:
+            raise ValueError("its trailer has another hash")
+        columns = read_text(text)
+    except _FAULTS as error:
+        raise _unreadable(error, bytes(trailer[:60])) from error
+    _texts.add(digest, columns, len(text))
+    return columns
 
 
 def check_reducible(layout: Layout, op: ReduceOp) -> None:
     """Return if the reduce kernels can combine every leaf.
 
+    A float of Python is a float64, an int an int64, and a bool a bool.
     Raises:  InvalidArgumentError naming the operation, the leaf, its dtype, and the next step.
     """
     if op not in REDUCE_OPS:
         raise InvalidArgumentError(f"op is {op!r}; it takes {', '.join(REDUCE_OPS)}")
-    for name, number in leaf_paths(layout.tree):
-        leaf = layout.leaves[number]
-        if leaf.dtype not in NATIVE:
-            step = f"convert it to one of {', '.join(NATIVE)}"
-        elif leaf.dtype == "bool" and op not in ("min", "max"):
-            step = 'use "max" (any) or "min" (all), or convert it to int64'
-        elif op == "mean" and leaf.dtype not in _FLOATS:
-            step = 'use "sum" and divide, or convert it to float32'
-        else:
-            continue
-        raise InvalidArgumentError(f"{op} does not take {name}, which is {leaf}; {step}")
+    try:
+        columns = layout.columns
+    except InvalidArgumentError:
+        names = {number: name for name, number in NATIVE.items()}
+        for dtype, _ in layout.parts[:-1]:
+            name = names.get(dtype, "opaque bytes")
+            if (step := _find_step(op, dtype, name)) is not None:
+                raise InvalidArgumentError(
+                    f"{op} does not take a {layout} that has {name}; {step}"
+                ) from None
+        return
+    steps = [_find_step(op, native_number(*each), each[1]) for each in columns.types]
+    if not any(steps):
+        return
+    for name, number in list_leaves(columns.tree):
+        if number is not None and (step := steps[columns.numbers[number]]) is not None:
+            leaf = columns.leaf(number)
+            raise InvalidArgumentError(f"{op} does not take {name}, which is {leaf}; {step}")
+
+
+def _find_step(op: ReduceOp, native: int, name: str) -> str | None:
+    """Return what to do about a dtype that `op` does not take; None if it takes it."""
+    if native == OPAQUE:
+        if name in ("str", "bytes"):
+            return "take it out of the value"
+        return f"convert it to one of {', '.join(NATIVE)}"
+    if native == NATIVE["bool"] and op not in ("min", "max"):
+        return 'use "max" (any) or "min" (all), or convert it to int64'
+    if op == "mean" and name not in _FLOATS:
+        return 'use "sum" and divide, or convert it to float32'
+    return None
 
 
 def short_name(object_id: bytes) -> str:

@@ -1,7 +1,8 @@
 """The values that can be put, taken apart into a tree and its leaves.
 
-A value is a numpy array, a torch tensor on the CPU, or a dict, OrderedDict, list or tuple of
-values. This module never imports torch, because a tensor exists only where the caller has done so.
+A leaf is a numpy array, a torch tensor on the CPU, or a bool, int, float, complex, str or bytes of
+Python. A container is a dict, OrderedDict, list, tuple, named tuple or dataclass of these and of
+None. This module never imports torch, because a tensor exists only where the caller has done so.
 """
 
 from __future__ import annotations
@@ -10,193 +11,397 @@ import json
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.values.dtypes import Kind, element_bytes, memory_step, numpy_name, torch_name
+from hoplite_ray.values.dtypes import (
+    LeafKind,
+    element_bytes,
+    memory_step,
+    numpy_name,
+    torch_name,
+)
+from hoplite_ray.values.named import NAMED, Described, describe_class, make_named, take_fields
+from hoplite_ray.values.ties import Ties
 
-Container = Literal["dict", "OrderedDict", "list", "tuple"]
 CONTAINERS: dict[str, Callable[[Iterable[Any]], Any]] = {
     "dict": dict,
     "OrderedDict": OrderedDict,
     "list": list,
     "tuple": tuple,
 }
+DICTS = ("dict", "OrderedDict")
 
 DEPTH_MAX = 64  # nested containers: deeper than programs nest, and the stack takes it
-_NODES_MAX = 128 << 10  # each takes two bytes of a layout or more, so that more of them never fit
+NODES_MAX = 1 << 20  # containers, leaves and None; taking so many apart takes a second
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """A container: its kind, its keys if it is a dict, and its branches and leaves.
+class Branch(NamedTuple):
+    """A container: its kind, its keys or fields, its children, and the name of its class, if any.
 
-    A leaf is its number, in the order in which the value first names the leaves. A number that
-    comes again is the same array under another name, for example tied weights.
+    A child is a branch, None, or the number of a leaf, in the order in which the value first names
+    the leaves. A number that comes again is the same array under another name, for example tied
+    weights.
     """
 
-    kind: Container
+    kind: str
     keys: tuple[Any, ...]
-    children: tuple[int | Branch, ...]
+    children: tuple[Any, ...]  # of Node, which is recursive
+    name: str = ""
+
+
+Node: TypeAlias = int | Branch | None
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One array: its library, the name of its dtype, its shape, and the offset of its bytes."""
+    """One leaf: its library, the name of its dtype, its shape, and the offset of its bytes.
 
-    kind: Kind
+    The library of a value of Python's own is "python". The shape of str and bytes is their length.
+    """
+
+    kind: LeafKind
     dtype: str
     shape: tuple[int, ...]
     offset: int = 0
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the array's elements."""
+        """The bytes of the leaf's elements."""
         return math.prod(self.shape) * element_bytes(self.kind, self.dtype)
 
     def __str__(self) -> str:
+        if self.kind == "python":
+            return f"{self.dtype} of {self.shape[0]} bytes" if self.shape else self.dtype
         whose = "torch " if self.kind == "torch" else ""
         return f"{whose}{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """An array that is not there yet, in the `like` of `empty`; `hop.spec` makes it."""
+
+    leaf: Leaf
+
+
+class _RefusalError(Exception):
+    """A part that no object can hold; the containers around it add the steps to it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.steps: list[str] = []
+
+
 class Parts:
-    """A value taken apart: its tree, and for each leaf its description and its array."""
+    """A value taken apart: its tree, and its leaves as columns.
 
-    __slots__ = ("_enclosing", "_nodes", "_numbers", "_steps", "arrays", "leaves", "tree")
+    `arrays` has the leaves; of str its UTF-8 bytes. `addresses` has the memory of each tensor whose
+    elements lie in C order, and 0 for every other leaf.
+    """
 
-    def __init__(self, value: Any) -> None:
-        """Take `value` apart.
+    __slots__ = (
+        "_enclosing",
+        "_known_types",
+        "_nodes",
+        "_strange_keys",
+        "_takers",
+        "_ties",
+        "addresses",
+        "arrays",
+        "numbers",
+        "shapes",
+        "tree",
+        "types",
+    )
+
+    def __init__(self, value: Any, *, takes_specs: bool = False) -> None:
+        """Take `value` apart; with `takes_specs`, specs may stand for arrays in it.
 
         Raises:  InvalidArgumentError naming the part of the value that no object can hold.
         """
         self.arrays: list[Any] = []
-        self.leaves: list[Leaf] = []
+        self.addresses: list[int] = []
+        self.types: list[tuple[LeafKind, str]] = []
+        self.numbers: list[int] = []  # of the leaves' types
+        self.shapes: list[Sequence[int]] = []
+        self._known_types: dict[Any, int] = {}  # by dtype of numpy or torch, or type of Python
         self._enclosing: set[int] = set()  # ids of the containers around the present part
-        self._numbers: dict[Hashable, int] = {}  # the leaf of each piece of memory
-        self._steps: list[Any] = []  # the indices and keys from the value to the present part
-        self._nodes = 0
-        self.tree = self._take_apart(value)
+        self._ties = Ties()
+        self._strange_keys: list[str] = []  # of dicts with keys that are not all str
+        self._nodes = 1
+        self._takers = self._find_takers()
+        if takes_specs:
+            self._takers[ArraySpec] = self._take_spec
+        try:
+            self.tree: Node = self._takers.get(type(value), self._take_other)(value)
+        except _RefusalError as refusal:
+            path = "".join(reversed(refusal.steps))
+            raise InvalidArgumentError(f"value{path} is {refusal}") from refusal.__cause__
 
-    def _take_apart(self, value: Any) -> int | Branch:
-        self._nodes += 1
-        if self._nodes > _NODES_MAX:
-            raise self._error("part of a value that is too large; put it as several objects")
-        kind = type(value).__name__
-        if type(value) is not CONTAINERS.get(kind):
-            return self._number(self._leaf(value), value)
-        if id(value) in self._enclosing:
-            raise self._error("a container that holds itself; break the cycle")
-        if len(self._enclosing) == DEPTH_MAX:
-            raise self._error(f"nested deeper than {DEPTH_MAX} containers; flatten it")
-        self._enclosing.add(id(value))
-        keys = tuple(value) if isinstance(value, dict) else ()
-        children = []
-        for key in keys or range(len(value)):
-            if keys and not _is_key(key):
-                raise self._error(
-                    f"a {kind} with a key of type {_type_name(key)}; keys are str, int of 64 bits, "
-                    "float, bool, None and tuples of these"
-                )
-            self._steps.append(key)
-            children.append(self._take_apart(value[key]))
-            self._steps.pop()
-        self._enclosing.remove(id(value))
-        return Branch(kind, keys, tuple(children))
-
-    def _number(self, leaf: Leaf, array: Any) -> int:
-        """Return the number of a leaf; an array that came before has its first name's number."""
-        number = len(self.leaves)
-        if self._enclosing and (memory := _memory(leaf, array)) is not None:
-            known = self._numbers.setdefault(memory, number)
-            if known != number:
-                return known
-        self.leaves.append(leaf)
-        self.arrays.append(array)
-        return number
-
-    def _leaf(self, value: Any) -> Leaf:
-        if isinstance(value, (np.ndarray, np.generic)):
-            return self._numpy_leaf(value)
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.Tensor):
-            return self._torch_leaf(value, torch)
-        step = "np.asarray(it)" if isinstance(value, (bool, int, float, complex)) else "an array"
-        for plain in (dict, list, tuple):
-            step = f"{plain.__name__}(it)" if isinstance(value, plain) else step
-        raise self._error(
-            f"{_type_name(value)}; an object holds numpy arrays, torch tensors on the CPU, and "
-            f"dicts, lists and tuples of these: put {step} there"
+    @property
+    def signature(self) -> Hashable:
+        """What decides the layout: equal for two values if and only if they have one layout."""
+        return (
+            *(self.tree, tuple(self.types), tuple(self.numbers), tuple(self.shapes)),
+            "".join(self._strange_keys),
         )
 
-    def _numpy_leaf(self, value: Any) -> Leaf:
+    def _find_takers(self) -> dict[type, Callable[[Any], Node]]:
+        """Return the method for each type of a leaf or container; all others take longer."""
+        takers: dict[type, Callable[[Any], Node]] = {
+            np.ndarray: self._take_array,
+            dict: self._take_dict,
+            OrderedDict: self._take_dict,
+            list: self._take_sequence,
+            tuple: self._take_sequence,
+            type(None): lambda nothing: None,
+            bool: self._take_number,
+            int: self._take_int,
+            float: self._take_number,
+            complex: self._take_number,
+            str: self._take_str,
+            bytes: self._take_bytes,
+        }
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            takers[torch.Tensor] = takers[torch.nn.Parameter] = self._take_tensor
+        return takers
+
+    # ---- containers ----
+
+    def _take_dict(self, value: dict[Any, Any]) -> Branch:
+        keys = tuple(value)
+        kind = type(value).__name__
+        if not {*map(type, keys)} <= {str}:
+            for key in keys:
+                if not _is_key(key):
+                    raise _RefusalError(
+                        f"a {kind} with a key of type {_name_type(key)}; keys are str, int of 64 "
+                        "bits, float, bool, None and tuples of these"
+                    )
+            self._strange_keys.append(repr(keys))  # 1, 1.0 and True are equal, but not one key
+        return self._take_children(value, Branch(kind, keys, tuple(value.values())))
+
+    def _take_sequence(self, value: Sequence[Any]) -> Branch:
+        return self._take_children(value, Branch(type(value).__name__, (), tuple(value)))
+
+    def _take_children(self, value: Any, given: Branch) -> Branch:
+        """Take the children of a branch apart, which are values still."""
+        self._nodes += len(given.children)
+        if self._nodes > NODES_MAX:
+            raise _RefusalError(
+                f"part of a value that is too large, of more than {NODES_MAX} containers and "
+                "leaves; put it as several objects"
+            )
+        if id(value) in self._enclosing:
+            raise _RefusalError("a container that holds itself; break the cycle")
+        if len(self._enclosing) == DEPTH_MAX:
+            raise _RefusalError(f"nested deeper than {DEPTH_MAX} containers; flatten it")
+        self._enclosing.add(id(value))
+        nodes: list[Node] = []
+        find, other = self._takers.get, self._take_other
+        try:
+            nodes.extend(find(type(child), other)(child) for child in given.children)
+        except _RefusalError as refusal:
+            refusal.steps.append(find_steps(given)[len(nodes)])
+            raise
+        self._enclosing.remove(id(value))
+        return given._replace(children=tuple(nodes))
+
+    # ---- leaves ----
+
+    def _add(self, number: int, shape: Sequence[int], array: Any, address: int = 0) -> int:
+        self.numbers.append(number)
+        self.shapes.append(shape)
+        self.addresses.append(address)
+        self.arrays.append(array)
+        return len(self.arrays) - 1
+
+    def _add_type(self, dtype: Any, kind: LeafKind, name: str) -> int:
+        # Two dtypes may have one name, for example those of two spellings of one structure.
+        if (kind, name) in self.types:
+            number = self.types.index((kind, name))
+        else:
+            number = len(self.types)
+            self.types.append((kind, name))
+        self._known_types[dtype] = number
+        return number
+
+    def _take_number(self, value: Any) -> int:
+        kind = type(value)
+        number = self._known_types.get(kind)
+        if number is None:
+            number = self._add_type(kind, "python", kind.__name__)
+        return self._add(number, (), value)
+
+    def _take_int(self, value: int) -> int:
+        if not -(1 << 63) <= value < 1 << 63:
+            raise _RefusalError("an int of more than 64 bits; put its str(), or an array")
+        return self._take_number(value)
+
+    def _take_str(self, value: str) -> int:
+        return self._take_text(str, value.encode("utf-8", "surrogatepass"))
+
+    def _take_bytes(self, value: bytes) -> int:
+        return self._take_text(bytes, value)
+
+    def _take_text(self, kind: type, data: bytes) -> int:
+        number = self._known_types.get(kind)
+        if number is None:
+            number = self._add_type(kind, "python", kind.__name__)
+        return self._add(number, (len(data),), data)
+
+    def _take_array(self, value: Any) -> int:
+        number = self._known_types.get(value.dtype)
+        if number is None:
+            try:
+                number = self._add_type(value.dtype, "numpy", numpy_name(value.dtype))
+            except ValueError as error:
+                raise _RefusalError(f"an array whose dtype {value.dtype} {error}") from error
+        known = self._ties.find_array(value, number, len(self.arrays))
+        return self._add(number, value.shape, value) if known is None else known
+
+    def _take_tensor(self, value: Any) -> int:
+        torch = sys.modules["torch"]
+        if (
+            value.requires_grad
+            or not value.is_cpu
+            or value.is_nested
+            or value.layout is not torch.strided
+        ):
+            raise _refuse_tensor(value, torch)
+        dtype = value.dtype
+        number = self._known_types.get(dtype)
+        if number is None:
+            if value.is_quantized:
+                raise _refuse_tensor(value, torch)
+            try:
+                number = self._add_type(dtype, "torch", torch_name(dtype))
+            except ValueError as error:
+                raise _RefusalError(f"a tensor whose dtype {dtype} {error}") from error
+        address = value.data_ptr()
+        known = self._ties.find_tensor(value, address, number, len(self.arrays))
+        if known is not None:
+            return known
+        is_plain = value.is_contiguous() and not value.is_neg() and not value.is_conj()
+        return self._add(number, value.shape, value, address if is_plain else 0)
+
+    def _take_spec(self, value: ArraySpec) -> int:
+        leaf = value.leaf
+        number = self._known_types.get((leaf.kind, leaf.dtype))
+        if number is None:
+            number = self._add_type((leaf.kind, leaf.dtype), leaf.kind, leaf.dtype)
+        return self._add(number, leaf.shape, None)
+
+    def _take_other(self, value: Any) -> Node:
+        """Take a value of another type apart: a class of numpy's, a named tuple, a dataclass."""
         if isinstance(value, np.ma.MaskedArray):
-            raise self._error("a masked array; put its .data and .mask as two arrays")
+            raise _RefusalError("a masked array; put its .data and .mask as two arrays")
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self._take_array(value)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            raise _refuse_tensor(value, torch)
+        if isinstance(value, ArraySpec):
+            raise _RefusalError("a spec of an array; fill what empty(like=...) makes of it")
         try:
-            return Leaf("numpy", numpy_name(value.dtype), value.shape)
+            described = describe_class(type(value))
+            if described is not None:
+                children = take_fields(value, described)
+                kind, name, fields = described
+                return self._take_children(value, Branch(kind, fields, children, name))
         except ValueError as error:
-            raise self._error(f"an array whose dtype {value.dtype} {error}") from error
-
-    def _torch_leaf(self, value: Any, torch: Any) -> Leaf:
-        if torch.nn.parameter.is_lazy(value):
-            raise self._error("a parameter without bytes yet; call its module once before")
-        if value.is_nested:
-            raise self._error("a nested tensor; put its .unbind()")
-        if type(value) not in (torch.Tensor, torch.nn.Parameter):
-            raise self._error(f"{_type_name(value)}, not a plain tensor; convert it to one")
-        if value.device.type != "cpu":
-            raise self._error(f"a tensor on {value.device}; {memory_step(value, 'put')}")
-        if value.requires_grad:
-            raise self._error("a tensor that requires grad; put its .detach()")
-        if value.is_quantized:
-            raise self._error("a quantised tensor; put its .dequantize(), or its .int_repr()")
-        if value.layout is not torch.strided:
-            raise self._error(f"a tensor of layout {value.layout}; put its .to_dense()")
-        try:
-            return Leaf("torch", torch_name(value.dtype), tuple(value.shape))
-        except ValueError as error:
-            raise self._error(f"a tensor whose dtype {value.dtype} {error}") from error
-
-    def _error(self, what: str) -> InvalidArgumentError:
-        return InvalidArgumentError(f"value{''.join(map(step_text, self._steps))} is {what}")
+            raise _RefusalError(str(error)) from error
+        step = "an array"
+        for plain in (dict, list, tuple, int, float, complex, str, bytes):
+            step = f"{plain.__name__}(it)" if isinstance(value, plain) else step
+        raise _RefusalError(
+            f"{_name_type(value)}; an object holds numpy arrays, torch tensors on the CPU, "
+            "numbers, str, bytes and None, and dicts, lists, tuples, named tuples and dataclasses "
+            f"of these: put {step} there"
+        )
 
 
-def assemble(node: int | Branch, arrays: list[Any]) -> Any:
-    """Return the value that `Parts` took apart, with these arrays as its leaves."""
+def _refuse_tensor(value: Any, torch: Any) -> _RefusalError:
+    """Return the reason why no object can hold a tensor. REQUIRES: there is one."""
+    if torch.nn.parameter.is_lazy(value):
+        return _RefusalError("a parameter without bytes yet; call its module once before")
+    if value.is_nested:
+        return _RefusalError("a nested tensor; put its .unbind()")
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return _RefusalError(f"{_name_type(value)}, not a plain tensor; convert it to one")
+    if value.device.type != "cpu":
+        return _RefusalError(f"a tensor on {value.device}; {memory_step(value, 'put')}")
+    if value.requires_grad:
+        return _RefusalError("a tensor that requires grad; put its .detach()")
+    if value.is_quantized:
+        return _RefusalError("a quantised tensor; put its .dequantize(), or its .int_repr()")
+    return _RefusalError(f"a tensor of layout {value.layout}; put its .to_dense()")
+
+
+def assemble(node: Node, leaves: list[Any]) -> Any:
+    """Return the value that `Parts` took apart, with these leaves.
+
+    Raises:  HopliteError naming a class that can't be imported here.
+    """
+    if node is None:
+        return None
     if not isinstance(node, Branch):
-        return arrays[node]
-    children = [assemble(child, arrays) for child in node.children]
-    if node.kind in ("dict", "OrderedDict"):
-        children = list(zip(node.keys, children, strict=True))
+        return leaves[node]
+    children = [
+        leaves[child] if type(child) is int else assemble(child, leaves) for child in node.children
+    ]
+    if node.kind in DICTS:
+        return CONTAINERS[node.kind](zip(node.keys, children, strict=True))
+    if node.kind in NAMED:
+        kind: Any = node.kind
+        return make_named(Described(kind, node.name, node.keys), children)
     return CONTAINERS[node.kind](children)
 
 
-def leaf_paths(node: int | Branch, name: str = "value") -> list[tuple[str, int]]:
-    """Return the path of every leaf, for example `value["layers"][3]`, with the leaf's number."""
+def map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return `value` with each of its arrays converted, in new containers of the same kinds."""
+    if isinstance(value, dict):
+        return type(value)((key, map_leaves(each, convert)) for key, each in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(map_leaves(each, convert) for each in value)
+    if value is None or type(value) in (bool, int, float, complex, str, bytes):
+        return value
+    described = describe_class(type(value))
+    if described is None:
+        return convert(value)
+    children = take_fields(value, described)
+    return make_named(described, [map_leaves(each, convert) for each in children])
+
+
+def list_leaves(node: Node, name: str = "value") -> list[tuple[str, int | None]]:
+    """Return the path of every leaf, for example `value["layers"][3]`, with the leaf's number.
+
+    A None has no number.
+    """
     if not isinstance(node, Branch):
         return [(name, node)]
-    steps = map(step_text, node.keys or range(len(node.children)))
     return [
         each
-        for step, child in zip(steps, node.children, strict=True)
-        for each in leaf_paths(child, name + step)
+        for step, child in zip(find_steps(node), node.children, strict=True)
+        for each in list_leaves(child, name + step)
     ]
 
 
-def _memory(leaf: Leaf, array: Any) -> Hashable:
-    """Return a key that is equal for two names of one array; None if an array has no such key."""
-    if not leaf.size_bytes or isinstance(array, np.generic):
-        return None
-    if leaf.kind == "torch":
-        return leaf, array.data_ptr(), array.stride(), array.is_conj(), array.is_neg()
-    return leaf, array.__array_interface__["data"][0], array.strides
+def find_steps(branch: Branch) -> list[str]:
+    """Return how each child is reached from its container: `["w"]`, `[3]` or `.field`."""
+    if branch.kind in NAMED:
+        return [f".{field}" for field in branch.keys]
+    keys = branch.keys or range(len(branch.children))
+    return list(map(write_step, keys))
 
 
-def step_text(key: Any) -> str:
-    """Return how an index or a key is written behind the name of a container."""
+def write_step(key: Any) -> str:
+    """Return how an index or a key is written behind the name of its container."""
     return f"[{json.dumps(key) if isinstance(key, str) else repr(key)}]"
 
 
@@ -211,6 +416,6 @@ def _is_key(key: Any) -> bool:
     return key is None or type(key) in (str, bool)
 
 
-def _type_name(value: Any) -> str:
+def _name_type(value: Any) -> str:
     kind = type(value)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

@@ -102,7 +102,7 @@ def test_bare_arrays_are_taken_where_they_are(cluster: RayCluster) -> None:
 
 
 def test_a_source_that_raises_is_skipped(cluster: RayCluster) -> None:
-    refs = [fails.remote(), filled.remote(1), returns.remote("none"), filled.remote(2)]
+    refs = [fails.remote(), filled.remote(1), returns.remote({"none"}), filled.remote(2)]
     total = hop.reduce(refs, count=2)
     assert hop.get(total, timeout_s=60)[0] == 3
     assert hop.sources(total) == [refs[1], refs[3]]
@@ -110,7 +110,7 @@ def test_a_source_that_raises_is_skipped(cluster: RayCluster) -> None:
 
 def test_too_few_left_fails_at_once_with_every_fate(cluster: RayCluster) -> None:
     never = Never.remote()
-    refs = [filled.remote(1), fails.remote("no data"), returns.remote("a"), never.ends.remote()]
+    refs = [filled.remote(1), fails.remote("no data"), returns.remote({"a"}), never.ends.remote()]
     total = hop.reduce(refs, count=3)
     with pytest.raises(hop.ReduceError, match="needs 3 of 4 sources, only 2 are left") as caught:
         hop.get(total, timeout_s=60)
@@ -118,7 +118,7 @@ def test_too_few_left_fails_at_once_with_every_fate(cluster: RayCluster) -> None
     fates = caught.value.fates
     said = [fate.split(": ", 1)[1] for fate in fates[1:]]
     assert said[0] == "ValueError: no data"
-    assert said[1].startswith("WrongTypeError: source 2 returned str, which can't be put: ")
+    assert said[1].startswith("WrongTypeError: source 2 returned set, which can't be put: ")
     assert said[2] == "pending"
     assert fates[0].startswith(f"source 0 ({refs[0].hex()[:12]}..): ")
     assert isinstance(caught.value.__cause__, (ValueError, TypeError))

@@ -193,7 +193,7 @@ def test_errors_come_out_of_the_twins_as_they_do_elsewhere(cluster: RayCluster) 
             await hop.get_async(fails.remote())
         with pytest.raises(hop.ReduceError, match="needs 2 of 2 sources, only 1 is left"):
             await hop.get_async(hop.reduce([fails.remote(), hop.put(np.ones(1))], count=2))
-        with pytest.raises(hop.InvalidArgumentError, match="value is str"):
-            await hop.put_async("text")
+        with pytest.raises(hop.InvalidArgumentError, match="value is set"):
+            await hop.put_async({"text"})
 
     _run(program())

@@ -223,8 +223,8 @@ def test_a_gather_raises_what_a_source_raised(makers: list[Any]) -> None:
     gathered = hop.gather([never, makers[0].fails.remote(), hop.put(np.ones(3))])
     with pytest.raises(KeyError, match="no such batch"):
         hop.get(gathered, timeout_s=60)
-    with pytest.raises(hop.WrongTypeError, match="source 1 returned str, which can't be put"):
-        hop.get(hop.gather([hop.put(np.ones(3)), makers[0].says.remote("a")]), timeout_s=60)
+    with pytest.raises(hop.WrongTypeError, match="source 1 returned set, which can't be put"):
+        hop.get(hop.gather([hop.put(np.ones(3)), makers[0].says.remote({"a"})]), timeout_s=60)
     cancelled = hop.gather([never])
     cancel(cancelled)
     with pytest.raises(ray.exceptions.TaskCancelledError):

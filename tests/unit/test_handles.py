@@ -12,7 +12,7 @@ import ray
 
 from hoplite_ray.plugin.handle import array as arrays
 from hoplite_ray.plugin.handle import fetching
-from hoplite_ray.plugin.handle.array import PADDED_BYTES, Array
+from hoplite_ray.plugin.handle.array import PADDED_BYTES, Array, PutHandle
 from hoplite_ray.plugin.handle.messages import Gathered
 from hoplite_ray.plugin.process.known_puts import KnownPut, KnownPuts
 from hoplite_ray.plugin.seams import core as seams
@@ -41,6 +41,16 @@ def test_a_result_of_many_handles_is_padded_once() -> None:
     one, fifty = (len(pickle.dumps(made(count))) for count in (1, 50))
     assert one > PADDED_BYTES
     assert (fifty - one) / 49 < 200
+
+
+@pytest.mark.usefixtures("_in_a_task")
+def test_a_handle_of_very_many_leaves_is_small() -> None:
+    layout = Layout.of({f"model.layers.{n}.weight": np.zeros(3) for n in range(40_000)})
+    for handle in (Array(bytes(28), 1, layout, None), PutHandle(1, layout)):
+        assert len(pickle.dumps(handle)) < 4096
+    again = pickle.loads(pickle.dumps(Array(bytes(28), 1, layout, None)))
+    assert repr(again).startswith("<hoplite_ray.Array dict of 40000 leaves ")
+    assert again.nbytes == layout.size_bytes
 
 
 @pytest.mark.parametrize(

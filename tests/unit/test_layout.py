@@ -71,6 +71,22 @@ HOSTILE = {
     "objects inside": b'[[["numpy","[[\\"a\\",\\"|O\\"]]"]],[0,1]]',
     "strange structure": b'[[["numpy","[[\\"a\\",null],5]"]],[0,1]]',
     "negative extent": b'[[["numpy","float32"]],[0,-1]]',
+    "dtype that comes later": b'[[["numpy","float32"],["numpy","float64"]],{"list":[[1,1],[0,1]]}]',
+    "number with a shape": b'[[["python","int"]],{"list":[[0,1]]}]',
+    "str without a length": b'[[["python","str"]],{"list":[[0]]}]',
+    "not Python's": b'[[["python","float32"]],{"list":[[0]]}]',
+    "class without a name": b'[[],{"NamedTuple":[]}]',
+    "class of a number": b'[[],{"NamedTuple":[1,[]]}]',
+    "fields of numbers": b'[[],{"dataclass":["a:B",[1],null]}]',
+    "too few fields": b'[[],{"dataclass":["a:B",["x"],null,null]}]',
+    "short form of nothing": b"{}",
+    "short form without parts": b'{"kind":"dict","leaves":1,"parts":[],"hash":"%s"}' % (b"0" * 32),
+    "short form of a list": b'{"kind":[],"leaves":1,"parts":[[14,9]],"hash":"%s"}' % (b"0" * 32),
+    "short form without a trailer": b'{"kind":"dict","leaves":1,"parts":[[1,9]],"hash":"%s"}'
+    % (b"0" * 32),
+    "short form of another hash": b'{"kind":"dict","leaves":1,"parts":[[14,9]],"hash":"00"}',
+    "negative short form": b'{"kind":"dict","leaves":-1,"parts":[[14,9]],"hash":"%s"}'
+    % (b"0" * 32),
     "extent true": b'[[["numpy","float32"]],[0,true]]',
     "extent of text": b'[[["numpy","float32"]],[0,"1"]]',
     "too large": b'[[["numpy","float32"]],[0,%d]]' % 2**63,
@@ -218,7 +234,7 @@ def test_the_numbers_are_those_of_the_native_core() -> None:
     assert kibibytes is not None
     assert int(kibibytes[1]) << 10 == LAYOUT_BYTES_MAX
     for enum, numbers in [
-        ("DType", {"opaque": dtypes.OPAQUE, **dtypes.NATIVE}),
+        ("DType", {"opaque": dtypes.OPAQUE, **dtypes.NATIVE, "same": dtypes.SAME}),
         ("ReduceOp", REDUCE_OPS),
     ]:
         body = re.search(rf"enum class {enum} : .*?{{(.*?)}}", types, re.DOTALL)

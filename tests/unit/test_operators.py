@@ -10,12 +10,12 @@ import pytest
 
 from hoplite_ray.plugin.handle.leaves import (
     copy_leaf,
-    map_leaves,
     to_numpy,
     to_read_only,
     to_tensor,
 )
 from hoplite_ray.plugin.handle.operators import Operators
+from hoplite_ray.values.tree import map_leaves
 
 
 class Handle(Operators):

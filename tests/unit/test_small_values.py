@@ -15,7 +15,7 @@ from hoplite_ray.plugin.handle.array import SMALL_BYTES_MAX, Array
 from hoplite_ray.plugin.handle.writable import SmallWritable
 from hoplite_ray.plugin.process.known_puts import KnownPut, KnownPuts
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.values.codec import encode
+from hoplite_ray.values.codec import describe_empty, encode
 from hoplite_ray.values.layout import Layout
 
 VALUE = {"w": np.arange(6, dtype=np.int16).reshape(2, 3), "b": [np.ones(3), np.zeros(0)]}
@@ -73,7 +73,7 @@ def test_a_small_handle_travels_with_its_bytes_and_without_an_anchor(
 
 
 def test_what_is_written_in_place_is_the_handles_after_the_seal() -> None:
-    array = making.make_small_empty(Layout.of_array(4, "float32", "numpy"))
+    array = making.make_small_empty(describe_empty(4, "float32", "numpy"))
     array[:] = 1
     view = np.asarray(array)
     array._seal()
@@ -85,7 +85,7 @@ def test_what_is_written_in_place_is_the_handles_after_the_seal() -> None:
 
 
 def test_threads_that_seal_get_the_same_bytes() -> None:
-    writing = SmallWritable(Layout.of_array(4, "float32", "numpy"))
+    writing = SmallWritable(describe_empty(4, "float32", "numpy"))
     part = writing.value[:]
     part[:] = 1
     sealed: list[bytes] = []

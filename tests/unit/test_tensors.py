@@ -84,6 +84,17 @@ def test_a_tensor_is_neither_copied_on_its_way_in_nor_out() -> None:
     assert buffer[:2] == b"\xe0\x40"
 
 
+def test_each_tensor_has_a_storage_and_a_version_of_its_own() -> None:
+    """Tied weights are found by storage, and autograd finds changes by version."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float8_e5m2):
+        one, other = there_and_back([torch.zeros(3).to(dtype), torch.zeros(5).to(dtype)])
+        assert one.untyped_storage().nbytes() == one.nbytes
+        assert one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr()
+        before = other._version
+        one.copy_(torch.ones(3))
+        assert other._version == before
+
+
 def test_the_state_of_a_model_comes_back() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     state = model.state_dict()

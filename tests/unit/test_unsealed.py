@@ -10,6 +10,7 @@ import pytest
 
 from hoplite_ray.errors import GetTimeoutError, StoreFullError
 from hoplite_ray.unsealed import Unsealed
+from hoplite_ray.values.codec import Template
 from hoplite_ray.values.layout import Layout
 
 
@@ -34,7 +35,7 @@ class Seal:
 
 def unsealed(seal: Seal) -> Unsealed:
     layout = Layout.of(np.zeros(4, np.uint8))
-    return Unsealed(layout, bytearray(layout.size_bytes), seal.begin)
+    return Unsealed(Template(layout, []), bytearray(layout.size_bytes), seal.begin)
 
 
 @pytest.mark.parametrize("end", [StoreFullError, GetTimeoutError, KeyboardInterrupt])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,18 +17,17 @@ from hoplite_ray.serve import stage
 from hoplite_ray.serve.stages import declare
 from hoplite_ray.tables.log import KEY_BYTES_MAX, Entry
 from hoplite_ray.tables.versions import Version, Versions
-from hoplite_ray.values.codec import decode_copy, encode
+from hoplite_ray.values.codec import decode_copy, encode, freeze_arrays
+from hoplite_ray.values.tree import map_leaves
 from tests.unit.values import assert_same, values
 
 KEEP_US = 1_000
 
 
-def find_arrays(value: Any) -> Iterator[np.ndarray]:
-    if isinstance(value, np.ndarray):
-        yield value
-    else:
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from find_arrays(each)
+def find_arrays(value: Any) -> list[np.ndarray]:
+    found: list[np.ndarray] = []
+    map_leaves(value, found.append)
+    return found
 
 
 @given(values)
@@ -37,7 +35,7 @@ def test_a_value_comes_back_read_only(value: Any) -> None:
     back = decode_copy(encode(value))
     assert_same(back, value)
     before = [array.tobytes() for array in find_arrays(back)]
-    assert weights_module._freeze(back) is back
+    freeze_arrays(back)
     for array, data in zip(find_arrays(back), before, strict=True):
         assert not array.flags.writeable
         assert array.tobytes() == data

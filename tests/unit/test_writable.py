@@ -16,6 +16,7 @@ from hoplite_ray.plugin.handle.writable import Writable
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.surface import api, arguments, awaiting
 from hoplite_ray.unsealed import Unsealed
+from hoplite_ray.values.codec import Template
 from hoplite_ray.values.deadlines import deadline_in
 from hoplite_ray.values.layout import Layout
 
@@ -44,7 +45,7 @@ class Node:
                 raise self._failure
             return pending  # type: ignore[no-any-return]
 
-        return Unsealed(LAYOUT, bytearray(LAYOUT.size_bytes), begin_seal)
+        return Unsealed(Template(LAYOUT, []), bytearray(LAYOUT.size_bytes), begin_seal)
 
     def put(self, *what: Any, timeout_s: float | None, **how: Any) -> None:
         self._never(timeout_s)
@@ -57,7 +58,7 @@ class Node:
 
 def written(node: Any) -> Array:
     """What `hop.empty` has returned."""
-    writing = Writable(node, OBJECT_ID, 1, LAYOUT.shape, "float32", kind="numpy", timeout_s=SHORT_S)
+    writing = Writable(node, OBJECT_ID, 1, Template(LAYOUT, []), timeout_s=SHORT_S)
     return Array(OBJECT_ID, 1, LAYOUT, None, writing=writing)
 
 

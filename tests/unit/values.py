@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -31,13 +33,38 @@ plain_keys = st.one_of(
 keys = plain_keys | st.tuples(plain_keys, plain_keys)
 
 
+class Pair(NamedTuple):
+    one: Any
+    other: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    ids: Any
+    mask: Any
+
+
+plain = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.complex_numbers(),
+    st.text(st.characters(), max_size=5),
+    st.binary(max_size=5),
+)
+
+
 def containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     dicts = st.dictionaries(keys, children, max_size=4)
     some = st.lists(children, max_size=4)
-    return st.one_of(some, some.map(tuple), dicts, dicts.map(OrderedDict))
+    return st.one_of(
+        *(some, some.map(tuple), dicts, dicts.map(OrderedDict)),
+        *(st.builds(Pair, children, children), st.builds(Batch, children, children)),
+    )
 
 
-some_values = st.recursive(arrays, containers, max_leaves=12)
+some_values = st.recursive(arrays | plain, containers, max_leaves=12)
 tied_values = arrays.flatmap(
     lambda array: st.recursive(st.just(array) | arrays, containers, max_leaves=12)
 )
@@ -53,6 +80,17 @@ def assert_same(back: Any, value: Any) -> None:
         assert back.flags.writeable
         return
     assert type(back) is type(value)
+    if isinstance(value, Batch):
+        for field in fields(value):
+            assert_same(getattr(back, field.name), getattr(value, field.name))
+        return
+    if isinstance(value, float | complex):
+        parts = [(each.real, each.imag) for each in (complex(back), complex(value))]
+        assert struct.pack("<2d", *parts[0]) == struct.pack("<2d", *parts[1])
+        return
+    if value is None or isinstance(value, bool | int | str | bytes):
+        assert back == value
+        return
     assert len(back) == len(value)
     if isinstance(value, dict):
         assert [(type(key), key) for key in back] == [(type(key), key) for key in value]

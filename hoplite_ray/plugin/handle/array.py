@@ -19,7 +19,6 @@ from hoplite_ray.plugin.handle.borrowing import register_borrow
 from hoplite_ray.plugin.handle.fetching import PendingValue, ToFetch, start_fetches
 from hoplite_ray.plugin.handle.leaves import (
     copy_leaf,
-    map_leaves,
     to_numpy,
     to_read_only,
     to_tensor,
@@ -32,6 +31,7 @@ from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.values.codec import Encoded, decode_copy
 from hoplite_ray.values.layout import Layout, short_name
+from hoplite_ray.values.tree import map_leaves
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on

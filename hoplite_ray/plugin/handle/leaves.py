@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hoplite_ray.errors import WrongTypeError
 from hoplite_ray.values.dtypes import import_optional, numpy_dtype
-
-
-def map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return `value` with each of its arrays converted, in new containers of the same kinds."""
-    if isinstance(value, dict):
-        return type(value)((key, map_leaves(each, convert)) for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return type(value)(map_leaves(each, convert) for each in value)
-    return convert(value)
 
 
 def to_read_only(leaf: Any) -> Any:

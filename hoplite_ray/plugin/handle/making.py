@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import ray
 
@@ -16,9 +14,8 @@ from hoplite_ray.plugin.process.attachment import Attachment, attachment
 from hoplite_ray.plugin.process.known_puts import KnownPut
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.values.codec import Encoded
+from hoplite_ray.values.codec import Encoded, Template
 from hoplite_ray.values.deadlines import deadline_in, left_s
-from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import Layout
 
 
@@ -62,39 +59,34 @@ async def make_async(
     return Array(object_id, incarnation, encoded.layout, anchor, made_by=seams.task_id())
 
 
-def make_empty(
-    shape: int | Sequence[int], dtype: Any, kind: Kind, timeout_s: float | None
-) -> Array:
+def make_empty(template: Template, timeout_s: float | None) -> Array:
     """Reserve the running task's next array, which the caller writes until it is sealed."""
-    layout = Layout.of_array(shape, dtype, kind)
-    if is_small(layout):
+    if is_small(template.layout):
         attachment(deadline_in(timeout_s))
-        return make_small_empty(layout)
+        return make_small_empty(template)
     here, anchor, timeout_s = _take_anchor(timeout_s)
     object_id, incarnation = _name_next(here, anchor)
-    writing = Writable(here, object_id, incarnation, shape, dtype, kind=kind, timeout_s=timeout_s)
+    writing = Writable(here, object_id, incarnation, template, timeout_s=timeout_s)
     made_by = seams.task_id()
     return Array(object_id, incarnation, writing.layout, anchor, made_by=made_by, writing=writing)
 
 
-def make_small_empty(layout: Layout) -> Array:
+def make_small_empty(template: Template) -> Array:
     """Like `make_empty`, for a small layout. REQUIRES: this process is attached."""
-    writing = SmallWritable(layout)
-    return Array(ids.next_array_id(), ids.incarnation(), layout, None, writing=writing)
+    writing = SmallWritable(template)
+    return Array(ids.next_array_id(), ids.incarnation(), writing.layout, None, writing=writing)
 
 
 async def make_empty_async(
     here: Attachment,
     anchor: Ref,
-    shape: int | Sequence[int],
-    dtype: Any,
-    kind: Kind,
+    template: Template,
     *,
     timeout_s: float | None,
 ) -> Array:
     """Like `make_empty`, but awaitable, and with an anchor that the caller has taken."""
     object_id, incarnation = _name_next(here, anchor)
-    reserve = partial(Writable, here, object_id, incarnation, shape, dtype, kind=kind)
+    reserve = partial(Writable, here, object_id, incarnation, template)
     writing = await in_thread(deadline_in(timeout_s), reserve, timeout_s=timeout_s)
     made_by = seams.task_id()
     return Array(object_id, incarnation, writing.layout, anchor, made_by=made_by, writing=writing)

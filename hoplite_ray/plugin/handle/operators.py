@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from hoplite_ray.plugin.handle.leaves import to_tensor
+
 _Unary = Callable[[Any], Any]
 _Binary = Callable[[Any, Any], Any]
 
@@ -91,7 +93,15 @@ class Operators(ABC):
         return self._view()[unwrap(key)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._writable_value()[unwrap(key)] = unwrap(value)
+        into, index = self._writable_value(), unwrap(key)
+        if isinstance(into, dict | list | tuple):  # its arrays are written, and never replaced
+            into, index = into[index], ...
+        if isinstance(into, np.ndarray):
+            into[index] = unwrap(value)
+        elif hasattr(into, "copy_"):
+            into[index] = to_tensor(unwrap(value))
+        else:
+            raise TypeError(f"{key!r} is no array, and was given when the object was made")
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._view())

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import TIMEOUT_MAX
-from typing import Any
-
-import numpy as np
 
 from hoplite_ray.errors import GetTimeoutError, HopliteError, NodeLostError
 from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.unsealed import Unsealed
-from hoplite_ray.values.codec import decode, encode
+from hoplite_ray.values.codec import Template, encode, freeze_arrays, lay_out
 from hoplite_ray.values.deadlines import deadline_in, left_s
-from hoplite_ray.values.dtypes import Kind
-from hoplite_ray.values.layout import Layout, short_name
+from hoplite_ray.values.layout import short_name
 
 
 class Writable:
@@ -28,22 +24,20 @@ class Writable:
         here: Attachment,
         object_id: bytes,
         incarnation: int,
-        shape: int | Sequence[int],
-        dtype: Any,
+        template: Template,
         *,
-        kind: Kind,
         timeout_s: float | None,
     ) -> None:
         self._here = here
         self._name = (object_id, incarnation)
         self._seal_lock = threading.Lock()
         deadline = deadline_in(timeout_s)
-        self.layout = Layout.of_array(shape, dtype, kind)
-        begun = here.store_by(deadline).begin_empty(object_id, self.layout, incarnation=incarnation)
+        self.layout = template.layout
+        begun = here.store_by(deadline).begin_empty(object_id, template, incarnation=incarnation)
         self._unsealed: Unsealed | None = (
             begun if isinstance(begun, Unsealed) else begun.result(left_s(deadline))
         )
-        self.value = self._unsealed.value  # always this one array: sealing makes it read-only
+        self.value = self._unsealed.value  # always this one: sealing makes its arrays read-only
 
     def seal(self, deadline: float | None = None) -> bytes | None:
         """End the writing, by `deadline`: numpy then refuses to write through `value`.
@@ -95,10 +89,10 @@ class Writable:
 class SmallWritable:
     """The memory of a small `hop.empty`, until its handle has the bytes. Any thread may seal it."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self._memory = bytearray(layout.size_bytes)
-        self.value = decode(layout.to_bytes(), self._memory)
+    def __init__(self, template: Template) -> None:
+        self.layout = template.layout
+        self._memory = bytearray(self.layout.size_bytes)
+        self.value = lay_out(template, self._memory)
         self._seal_lock = threading.Lock()
         self._sealed: bytes | None = None
 
@@ -106,7 +100,6 @@ class SmallWritable:
         """End the writing like `Writable.seal`; return the bytes, the same at each call."""
         with self._seal_lock:
             if self._sealed is None:
-                if isinstance(self.value, np.ndarray):
-                    self.value.flags.writeable = False
+                freeze_arrays(self.value)
                 self._sealed = bytes(self._memory)
             return self._sealed

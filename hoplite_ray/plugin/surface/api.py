@@ -36,7 +36,7 @@ from hoplite_ray.plugin.process.attachment import (
 from hoplite_ray.plugin.process.known_puts import KnownPut
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed, ref_of
-from hoplite_ray.values.codec import Encoded, decode_copy, encode
+from hoplite_ray.values.codec import Encoded, decode_copy, describe_empty, encode
 from hoplite_ray.values.deadlines import deadline_in, left_s, refuse_late
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.filling import fill
@@ -50,10 +50,10 @@ _LOOK_MAX_S = 1.0
 def put(value: Any, *, timeout_s: float | None = None) -> Ref:
     """Put a value into the store once, for any number of readers.
 
-    Args:    value: a numpy array, a torch tensor on the CPU, or a dict, list or tuple of values,
-             which is one object. An array that has several names in it, as tied weights do, is
-             stored once and is one array at the reader. An Array, sealed if it is an `empty`,
-             becomes a ref of the same object.
+    Args:    value: a numpy array, a torch tensor on the CPU, a number, str, bytes or None, or a
+             dict, list, tuple, named tuple or dataclass of values, which is one object. An array
+             that has several names in it, as tied weights do, is stored once and is one array at
+             the reader. An Array, sealed if it is an `empty`, becomes a ref of the same object.
              timeout_s: seconds to wait for memory; None waits without a limit.
     Returns: an ordinary ref; as a task's argument it becomes an `Array`. The object goes when the
              last ref and the last Array of it do; after this process, when memory is needed. A
@@ -134,34 +134,42 @@ def array(value: Any, *, timeout_s: float | None = None) -> Array:
 
 
 def empty(
-    shape: int | Sequence[int],
+    shape: int | Sequence[int] | None = None,
     dtype: Any = "float32",
     kind: Kind = "numpy",
     *,
+    like: Any = None,
     timeout_s: float | None = None,
 ) -> Array:
     """Make an object in the store's own memory, to be written in place.
 
-    Write by a[...] = x, or into np.asarray(a), or with kind="torch" into a.torch(), until the Array
-    is sealed: by its first pickling, `put`, `array` or `get`. It is like any other Array then, and
-    writing raises. Tensors and views from before can still be written, which no other process sees.
+    Write by a[...] = x, or into np.asarray(a), or with kind="torch" into a.torch(); and into an
+    array of a container by a["w"] = x. The first pickling, `put`, `array` or `get` seals the Array.
+    It is like any other Array then, and writing raises. Tensors and views from before can still be
+    written, which no other process sees.
     An object that is never sealed goes with its handle.
 
     Args:    shape: the extents, or one extent.
              dtype: a name, or the library's own object for a dtype.
              kind: "numpy" for an array, "torch" for a tensor.
+             like: in place of `shape`, a value that the object is laid out like. Its arrays are
+             there to be written, also those that `spec` describes. Its numbers, str and bytes are
+             taken as they are.
              timeout_s: as for `put`.
     Returns: the Array, whose bytes are undefined at first.
-    Raises:  InvalidArgumentError for a wrong shape, dtype or kind; otherwise as `put`.
+    Raises:  InvalidArgumentError for a wrong shape, dtype, kind or `like`; otherwise as `put`.
     Cost:    no copy above 64 KiB, where `put` copies all bytes; up to it one, at the seal.
     Example:
 
         filled = hop.empty((2, 3), "float64")
         filled[...] = 1
         assert hop.get(hop.put(filled)).sum() == 6
+        weights = hop.empty(like={"w": hop.spec((2, 3)), "step": 4})
+        weights["w"] = np.ones((2, 3))
+        assert hop.get(hop.put(weights))["step"] == 4
     """
     deadline_in(timeout_s)
-    return making.make_empty(shape, dtype, kind, timeout_s)
+    return making.make_empty(describe_empty(shape, dtype, kind, like), timeout_s)
 
 
 @overload

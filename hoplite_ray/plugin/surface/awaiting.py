@@ -46,10 +46,11 @@ from hoplite_ray.plugin.surface.api import (
 )
 from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed
 from hoplite_ray.plugin.surface.combining import answer_ref, members_of
+from hoplite_ray.values.codec import describe_empty
 from hoplite_ray.values.deadlines import deadline_in, left_s, refuse_late
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.filling import fill
-from hoplite_ray.values.layout import Layout, ReduceOp
+from hoplite_ray.values.layout import ReduceOp
 
 _AT_ONCE = 0.0  # a deadline that has passed, so that nothing waits on the event loop
 
@@ -190,22 +191,23 @@ async def sources_async(ref: Ref, *, timeout_s: float | None = None) -> list[Ref
 
 
 async def empty_async(
-    shape: int | Sequence[int],
+    shape: int | Sequence[int] | None = None,
     dtype: Any = "float32",
     kind: Kind = "numpy",
     *,
+    like: Any = None,
     timeout_s: float | None = None,
 ) -> Array:
     """Like `empty`, but awaitable."""
     deadline = deadline_in(timeout_s)
-    layout = Layout.of_array(shape, dtype, kind)
-    if making.is_small(layout):
+    template = describe_empty(shape, dtype, kind, like)
+    if making.is_small(template.layout):
         await in_thread(deadline, attachment, deadline)
-        return making.make_small_empty(layout)
+        return making.make_small_empty(template)
     here = await _attach(deadline)
     anchor = await in_thread(deadline, here.anchors.take, left_s(deadline))
     limit_s = left_s(deadline)
-    return await making.make_empty_async(here, anchor, shape, dtype, kind, timeout_s=limit_s)
+    return await making.make_empty_async(here, anchor, template, timeout_s=limit_s)
 
 
 async def reduce_async(

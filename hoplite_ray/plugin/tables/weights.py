@@ -13,13 +13,12 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from hoplite_ray.errors import GetTimeoutError, InvalidArgumentError, VersionMissingError
 from hoplite_ray.plugin.tables.operations import Operations
 from hoplite_ray.plugin.tables.steps import Blocking, Steps, run, run_async
 from hoplite_ray.tables.log import Options, checked_key, reserve_name
 from hoplite_ray.tables.versions import Version
+from hoplite_ray.values.codec import freeze_arrays
 
 TABLE = reserve_name("hoplite", "weights")
 COPIES = 2
@@ -193,7 +192,8 @@ def _read(ops: Operations, name: str, limit: float) -> Steps[Any]:
     except VersionMissingError:
         yield from _wait_for_name(ops, name, limit)
         value = yield from ops.get(name, None, None)
-    return _freeze(value)
+    freeze_arrays(value)
+    return value
 
 
 def _wait_for_name(ops: Operations, name: str, limit: float) -> Steps[None]:
@@ -215,19 +215,6 @@ def _wait_for_name(ops: Operations, name: str, limit: float) -> Steps[None]:
             break
         return
     raise _unknown_error(name, ops.open().follower.look_up(lambda state: state.versions.keys("")))
-
-
-def _freeze(value: Any) -> Any:
-    """Make all numpy arrays of a value read-only, and return the value."""
-    if isinstance(value, np.ndarray):
-        value.flags.writeable = False
-    elif isinstance(value, dict):
-        for each in value.values():
-            _freeze(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            _freeze(each)
-    return value
 
 
 def _what(verb: str, name: str) -> str:
