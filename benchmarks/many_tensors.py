@@ -104,11 +104,11 @@ def make_array(kind: str, elements: int) -> Any:
 def put_and_get(name: str, value: Any, store: Any, measured: dict[str, float]) -> None:
     gc.collect()
     refs: list[Any] = []
-    measured[f"{name} put"] = timed(lambda: refs.append(store.put(value)))
+    measured[f"{name} put"] = measure_time(lambda: refs.append(store.put(value)))
     if name == "hop first":
         forget_texts()  # as in a process that has not seen the layout
     back: list[Any] = []
-    measured[f"{name} get"] = timed(lambda: back.append(store.get(refs[0])))
+    measured[f"{name} get"] = measure_time(lambda: back.append(store.get(refs[0])))
     if isinstance(value, dict):
         assert list(back[0]) == list(value)
         assert all(float(leaf[-1]) == 1 for leaf in list(back[0].values())[:: len(value) // 100])
@@ -117,7 +117,7 @@ def put_and_get(name: str, value: Any, store: Any, measured: dict[str, float]) -
         hop.delete(refs[0])
 
 
-def timed(deed: Callable[[], object]) -> float:
+def measure_time(deed: Callable[[], object]) -> float:
     started = time.perf_counter()
     deed()
     return time.perf_counter() - started

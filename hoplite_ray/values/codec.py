@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.values.columns import ALIGNMENT_BYTES, Columns, Group, align
 from hoplite_ray.values.dtypes import (
     TEXTS,
     Kind,
@@ -21,7 +20,8 @@ from hoplite_ray.values.dtypes import (
 )
 from hoplite_ray.values.layout import Layout, describe_parts
 from hoplite_ray.values.pausing import pause_collector
-from hoplite_ray.values.tree import Parts, assemble, map_leaves
+from hoplite_ray.values.trees.columns import ALIGNMENT_BYTES, Columns, OfOneKind, align
+from hoplite_ray.values.trees.tree import Parts, assemble, map_leaves
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
@@ -126,7 +126,7 @@ _PLAIN_DTYPES = {"bool": "?", "int": "<i8", "float": "<f8", "complex": "<c16"}
 
 
 class Template(NamedTuple):
-    """What an object has before its arrays are written: its layout, and bytes at their offsets."""
+    """An object before its arrays are written: its layout, and bytes at their offsets."""
 
     layout: Layout
     given: list[tuple[int, bytes]]
@@ -204,47 +204,47 @@ def _decode(layout: Layout, memory: memoryview) -> Any:
 def _build(columns: Columns, memory: memoryview) -> Any:
     """Return the value whose leaves have these bytes."""
     leaves: list[Any] = [None] * len(columns.numbers)
-    for (kind, name), group in zip(columns.types, columns.groups, strict=True):
+    for (kind, name), one in zip(columns.types, columns.kinds, strict=True):
         if kind == "numpy":
-            made = _make_arrays(numpy_dtype(name), group, memory)
+            made = _make_arrays(numpy_dtype(name), one, memory)
         elif kind == "torch":
-            made = _make_tensors(name, group, memory)
+            made = _make_tensors(name, one, memory)
         else:
-            made = _make_plain(name, group, memory)
+            made = _make_plain(name, one, memory)
         if len(made) == len(leaves):
             leaves = made
         else:
-            for index, leaf in zip(group.indices, made, strict=True):
+            for index, leaf in zip(one.indices, made, strict=True):
                 leaves[index] = leaf
     return assemble(columns.tree, leaves)
 
 
-def _make_arrays(dtype: Any, group: Group, memory: memoryview) -> list[Any]:
+def _make_arrays(dtype: Any, those: OfOneKind, memory: memoryview) -> list[Any]:
     buffer: Any = memory if memory.nbytes else None  # numpy's types name those they know
     make: Any = np.ndarray
-    return list(map(make, group.shapes, repeat(dtype), repeat(buffer), group.offsets))
+    return list(map(make, those.shapes, repeat(dtype), repeat(buffer), those.offsets))
 
 
-def _make_tensors(name: str, group: Group, memory: memoryview) -> list[Any]:
+def _make_tensors(name: str, those: OfOneKind, memory: memoryview) -> list[Any]:
     """Return tensors over arrays, so that each has a storage and a version of its own."""
     torch, dtype = import_optional("torch"), torch_dtype(name)
     if name in _DIRECT:
-        return list(map(torch.from_numpy, _make_arrays(np.dtype(name), group, memory)))
+        return list(map(torch.from_numpy, _make_arrays(np.dtype(name), those, memory)))
     carrier = np.dtype(_CARRIERS[element_bytes("torch", name)])
-    arrays = _make_arrays(carrier, group, memory)
+    arrays = _make_arrays(carrier, those, memory)
     return [each.view(dtype) for each in map(torch.from_numpy, arrays)]
 
 
-def _make_plain(name: str, group: Group, memory: memoryview) -> list[Any]:
+def _make_plain(name: str, those: OfOneKind, memory: memoryview) -> list[Any]:
     """Return values of Python's own, which stand one behind the other."""
     if name not in TEXTS:
-        count = len(group.indices)
+        count = len(those.indices)
         numbers: list[Any] = np.frombuffer(
-            memory, _PLAIN_DTYPES[name], count, group.offsets[0]
+            memory, _PLAIN_DTYPES[name], count, those.offsets[0]
         ).tolist()
         return numbers
     texts = [
         bytes(memory[offset : offset + size])
-        for offset, (size,) in zip(group.offsets, group.shapes, strict=True)
+        for offset, (size,) in zip(those.offsets, those.shapes, strict=True)
     ]
     return [each.decode("utf-8", "surrogatepass") for each in texts] if name == "str" else texts

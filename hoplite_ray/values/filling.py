@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.values.tree import write_step
+from hoplite_ray.values.trees.tree import write_step
 
 _Pair = tuple[Any, Any]  # the array to fill, and the one with the bytes
 

@@ -17,14 +17,6 @@ from typing import Any, Literal
 
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values.caches import BoundedCache
-from hoplite_ray.values.columns import (
-    TEXT_BYTES_MAX,
-    Columns,
-    Part,
-    align,
-    read_text,
-    spell,
-)
 from hoplite_ray.values.dtypes import (
     NATIVE,
     OPAQUE,
@@ -35,7 +27,15 @@ from hoplite_ray.values.dtypes import (
     torch_dtype,
 )
 from hoplite_ray.values.specs import describe_array
-from hoplite_ray.values.tree import Branch, Leaf, Node, Parts, list_leaves
+from hoplite_ray.values.trees.columns import (
+    TEXT_BYTES_MAX,
+    Columns,
+    Part,
+    align,
+    read_text,
+    spell,
+)
+from hoplite_ray.values.trees.tree import Branch, Leaf, Node, Parts, list_leaves
 
 ReduceOp = Literal["sum", "prod", "min", "max", "mean"]
 # The numbers of native/plan/messages/dtypes.h.

@@ -9,7 +9,7 @@ from typing import Any
 
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values.dtypes import Kind, name_of
-from hoplite_ray.values.tree import ArraySpec, Leaf
+from hoplite_ray.values.trees.tree import ArraySpec, Leaf
 
 
 def describe_array(shape: int | Sequence[int], dtype: Any, kind: Kind) -> Leaf:

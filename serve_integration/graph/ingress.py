@@ -230,9 +230,7 @@ class Asker:
 
     def _is_old_for(self, error: JoinLostError) -> bool:
         """Return True if a replica of a later update has said that it knows no such pipeline."""
-        if not isinstance(error, UnknownPipelineError):
-            return False
-        return error.began_s > self._began_s + _SKEW_S
+        return isinstance(error, UnknownPipelineError) and error.began_s > self._began_s + _SKEW_S
 
     def _gone_error(self, query_id: str) -> PipelineGoneError:
         named = f"pipeline {self._pipeline!r}" if self._pipeline else "its only pipeline"

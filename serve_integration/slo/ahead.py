@@ -37,7 +37,7 @@ from hoplite_ray.serve.slo.rates import (
 )
 
 NO_DATA = "no data"  # the reason of a decision ahead of the first rate
-# Of a Decider, those with a state.
+# The parts of a Decider that have a state.
 PARTS = ("arrivals", "starts", "forecasts", "holds", "lateness", "reserve")
 
 NOISE_SHARE = 0.03  # of the misses that may be; surges that no forecast saw have the rest

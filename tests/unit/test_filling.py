@@ -30,11 +30,11 @@ _VALUES = st.recursive(
 )
 
 
-def _zeroed(value: Any) -> Any:
+def _make_zeros(value: Any) -> Any:
     if isinstance(value, dict):
-        return OrderedDict((key, _zeroed(each)) for key, each in reversed(value.items()))
+        return OrderedDict((key, _make_zeros(each)) for key, each in reversed(value.items()))
     if isinstance(value, (list, tuple)):
-        return [_zeroed(each) for each in value]
+        return [_make_zeros(each) for each in value]
     return np.zeros_like(value)
 
 
@@ -48,7 +48,7 @@ def _leaves(value: Any) -> list[Any]:
 
 @given(_VALUES)
 def test_the_target_holds_what_the_value_holds(value: Any) -> None:
-    target = _zeroed(value)
+    target = _make_zeros(value)
     before = _leaves(target)
     fill(target, value)
     for array, same, given_ in zip(_leaves(target), before, _leaves(value), strict=True):

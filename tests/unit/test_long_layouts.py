@@ -17,11 +17,11 @@ from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.steward.folding import SmallFold
 from hoplite_ray.values import codec
 from hoplite_ray.values.caches import BoundedCache
-from hoplite_ray.values.columns import Columns
 from hoplite_ray.values.dtypes import SAME
 from hoplite_ray.values.layout import Layout, check_reducible, forget_texts
 from hoplite_ray.values.pausing import pause_collector
-from hoplite_ray.values.tree import Parts
+from hoplite_ray.values.trees.columns import Columns
+from hoplite_ray.values.trees.tree import Parts
 from tests.unit.values import assert_same, values
 
 HANDLE_BYTES_MAX = 4096

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from hoplite_ray.errors import HopliteError
-from hoplite_ray.values import codec, named
-from hoplite_ray.values.tree import map_leaves
+from hoplite_ray.values import codec
+from hoplite_ray.values.trees import named
+from hoplite_ray.values.trees.tree import map_leaves
 
 ONE = np.arange(3.0)
 

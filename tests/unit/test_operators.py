@@ -15,7 +15,7 @@ from hoplite_ray.plugin.handle.leaves import (
     to_tensor,
 )
 from hoplite_ray.plugin.handle.operators import Operators
-from hoplite_ray.values.tree import map_leaves
+from hoplite_ray.values.trees.tree import map_leaves
 
 
 class Handle(Operators):

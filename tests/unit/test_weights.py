@@ -18,7 +18,7 @@ from hoplite_ray.serve.stages import declare
 from hoplite_ray.tables.log import KEY_BYTES_MAX, Entry
 from hoplite_ray.tables.versions import Version, Versions
 from hoplite_ray.values.codec import decode_copy, encode, freeze_arrays
-from hoplite_ray.values.tree import map_leaves
+from hoplite_ray.values.trees.tree import map_leaves
 from tests.unit.values import assert_same, values
 
 KEEP_US = 1_000

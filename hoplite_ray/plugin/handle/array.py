@@ -31,7 +31,7 @@ from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.values.codec import Encoded, decode_copy
 from hoplite_ray.values.layout import Layout, short_name
-from hoplite_ray.values.tree import map_leaves
+from hoplite_ray.values.trees.tree import map_leaves
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on

@@ -124,5 +124,5 @@ def _find_attribute(found: Any, qualname: str) -> Any:
     return found
 
 
-def _name(cls: type) -> str:
+def _name(cls: Any) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"

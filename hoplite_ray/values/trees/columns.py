@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values.dtypes import PLAIN, TEXTS, LeafKind, element_bytes, native_number
-from hoplite_ray.values.named import NAMED
-from hoplite_ray.values.tree import (
+from hoplite_ray.values.trees.named import NAMED
+from hoplite_ray.values.trees.tree import (
     CONTAINERS,
     DEPTH_MAX,
     DICTS,
@@ -36,7 +36,7 @@ def align(offset: int) -> int:
     return -(-offset // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-class Group(NamedTuple):
+class OfOneKind(NamedTuple):
     """The leaves of one type: their numbers, shapes and offsets."""
 
     indices: list[int]
@@ -52,7 +52,7 @@ class Columns:
     """
 
     __slots__ = (
-        "_groups",
+        "_kinds",
         "numbers",
         "offsets",
         "order",
@@ -84,7 +84,7 @@ class Columns:
             each_bytes[number] * math.prod(shape)
             for number, shape in zip(self.numbers, self.shapes, strict=True)
         )
-        self._groups: list[Group] | None = None
+        self._kinds: list[OfOneKind] | None = None
         self._place([_rank(each) for each in types])
 
     def _place(self, ranks: list[int]) -> None:
@@ -123,17 +123,17 @@ class Columns:
         return sum(size for _, size in self.parts)
 
     @property
-    def groups(self) -> list[Group]:
+    def kinds(self) -> list[OfOneKind]:
         """The leaves of each type, in the order of `types`; made at the first use."""
-        if self._groups is None:
-            groups = [Group([], [], []) for _ in self.types]
+        if self._kinds is None:
+            kinds = [OfOneKind([], [], []) for _ in self.types]
             for index, number in enumerate(self.numbers):
-                group = groups[number]
-                group.indices.append(index)
-                group.shapes.append(self.shapes[index])
-                group.offsets.append(self.offsets[index])
-            self._groups = groups
-        return self._groups
+                one = kinds[number]
+                one.indices.append(index)
+                one.shapes.append(self.shapes[index])
+                one.offsets.append(self.offsets[index])
+            self._kinds = kinds
+        return self._kinds
 
     def leaf(self, number: int) -> Leaf:
         """Return one leaf."""

@@ -25,8 +25,8 @@ from hoplite_ray.values.dtypes import (
     numpy_name,
     torch_name,
 )
-from hoplite_ray.values.named import NAMED, Described, describe_class, make_named, take_fields
-from hoplite_ray.values.ties import Ties
+from hoplite_ray.values.trees.named import NAMED, Described, describe_class, make_named, take_fields
+from hoplite_ray.values.trees.ties import Ties
 
 CONTAINERS: dict[str, Callable[[Iterable[Any]], Any]] = {
     "dict": dict,
@@ -144,7 +144,7 @@ class Parts:
 
     @property
     def signature(self) -> Hashable:
-        """What decides the layout: equal for two values if and only if they have one layout."""
+        """A key for the layout: equal for two values if and only if they have one layout."""
         return (
             *(self.tree, tuple(self.types), tuple(self.numbers), tuple(self.shapes)),
             "".join(self._strange_keys),
@@ -309,7 +309,8 @@ class Parts:
         if isinstance(value, ArraySpec):
             raise _RefusalError("a spec of an array; fill what empty(like=...) makes of it")
         try:
-            described = describe_class(type(value))
+            cls: Any = type(value)
+            described = describe_class(cls)
             if described is not None:
                 children = take_fields(value, described)
                 kind, name, fields = described
@@ -371,7 +372,8 @@ def map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
         return type(value)(map_leaves(each, convert) for each in value)
     if value is None or type(value) in (bool, int, float, complex, str, bytes):
         return value
-    described = describe_class(type(value))
+    cls: Any = type(value)
+    described = describe_class(cls)
     if described is None:
         return convert(value)
     children = take_fields(value, described)
