@@ -12,7 +12,9 @@ RAILS_MAX: int = 8
 
 REDUCE_SOURCES_MAX: int = 4096
 
-WIRE_VERSION: int = 4
+VERSION_BYTES_MAX: int = 4096
+
+WIRE_VERSION: int = 5
 
 def error_classes() -> list[str]:
     """Return the exception class of each Code."""
@@ -98,6 +100,9 @@ class NativeNode:
     def transfers(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Return what comes in, stripe by stripe, the largest first."""
 
+    def channels(self, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return the version channels whose home the node is."""
+
     def moments(self, object_id: bytes, digits: int) -> dict[str, Any]:
         """
         Return what the node remembers of objects whose ids begin with so many hex digits, and of the deaths of nodes.
@@ -127,7 +132,7 @@ class Request:
     def wait(self, timeout_s: float) -> bool:
         """Wait; True when the request is finished, either way."""
 
-    def result(self) -> None | Fetched | list[int]:
+    def result(self) -> None | Fetched | list[Any] | tuple[Any, ...]:
         """Return how it ended, or raise. A Fetched can be taken once."""
 
     def cancel(self) -> None:
@@ -211,6 +216,22 @@ class Client:
 
     def reduce_source_failed(self, target: bytes, index: int) -> None:
         """Say that a source will never come."""
+
+    def take_term(self, channel: bytes) -> Request:
+        """
+        Take the newest term of a channel, which ends all older ones: (term, number of the newest version).
+        """
+
+    def publish(self, channel: bytes, number: tuple[int, int, int], payload: bytes, is_end: bool = False) -> Request:
+        """Publish a version; the request ends once it is visible."""
+
+    def watch_channel(self, channel: bytes, newer_than: tuple[int, int, int] = (0, 0, 0), wait: bool = True) -> Request:
+        """
+        Wait for a newer version: (number, is_end, payload); or without `wait` for what the channel's home knows, None if nothing is newer.
+        """
+
+    def list_channels(self) -> Request:
+        """List the channels whose home the node is."""
 
     def watch(self, request: Request) -> None:
         """Let next_finished() tell when the request has finished."""

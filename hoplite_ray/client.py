@@ -35,6 +35,19 @@ from hoplite_ray.values.layout import (
     checked_incarnation,
     short_name,
 )
+from hoplite_ray.values.versions import (
+    NO_VERSION,
+    ChannelState,
+    TakenTerm,
+    Term,
+    Version,
+    VersionNumber,
+    check_number,
+    check_payload,
+    read_channels,
+    read_taken,
+    read_version,
+)
 
 if TYPE_CHECKING:
     from hoplite_ray.control.holders import Holder
@@ -229,6 +242,79 @@ class StoreClient:
             ),
         )
         return PendingReduce(self._listener, self._client, target, request)
+
+    def take_term(self, channel: bytes) -> Pending[TakenTerm]:
+        """Start to take the newest term of a channel, which ends all older ones.
+
+        Args:    channel: 28 bytes, a hash of its name.
+        Returns: the term, and the newest version that was visible by then. A request that is
+                 cancelled may still end the older terms.
+        Raises:  StoreFullError if the cluster has as many channels as it may.
+        Cost:    two round trips: to the channel's home, and from there to a majority of the nodes.
+        """
+        channel = checked_id(channel)
+        return self._pending_channel(
+            channel, self._usable().take_term(channel), "taking a term of", read_taken
+        )
+
+    def publish_version(
+        self, channel: bytes, term: Term, n: int, payload: bytes, *, is_end: bool = False
+    ) -> Pending[None]:
+        """Start to publish version `n` of a term. It ends when the version is visible.
+
+        The same version may be published again, for example after its publisher's node has died.
+
+        Args:    n: greater than every number of the term before, from 1 on.
+                 payload: at most 4 KiB, which only the readers understand; none with `is_end`.
+                 is_end: True to tell the readers that the channel ends. A later version begins it
+                 again.
+        Raises:  VersionRefusedError if another publisher has taken the channel or `n` is not
+                 greater; InvalidArgumentError if no home has given the term.
+        Cost:    two round trips, and the payload to every node. Without a majority of the nodes it
+                 waits. A publication that is cancelled may still become visible.
+        """
+        channel = checked_id(channel)
+        number = check_number(VersionNumber(*term, n))
+        request = self._usable().publish(channel, number, check_payload(payload), is_end)
+        return self._pending_channel(
+            channel, request, f"publishing of version {n} to", lambda nothing: None
+        )
+
+    def watch_version(
+        self, channel: bytes, newer_than: VersionNumber = NO_VERSION, *, wait: bool = True
+    ) -> Pending[Version | None]:
+        """Start to wait for a visible version that is newer; the newest one if there are several.
+
+        Args:    newer_than: the number of the newest version that the caller has.
+                 wait: False to ask the channel's home, which answers at once, with None if nothing
+                 is newer. It never misses a version that was published before.
+        Cost:    no message if the node has heard of one. All processes of a node share one watch.
+        """
+        channel = checked_id(channel)
+        request = self._usable().watch_channel(channel, newer_than, wait)
+        return self._pending_channel(channel, request, "a watch of", read_version)
+
+    def list_channels(self) -> Pending[list[ChannelState]]:
+        """Start to list the channels whose home is this process's node, at most 1,024."""
+        return Pending(
+            self._listener,
+            self._usable().list_channels(),
+            what="a list of channels",
+            hint=f"{SILENT_HINT}; raise timeout_s",
+            decode=read_channels,
+        )
+
+    def _pending_channel(
+        self, channel: bytes, request: _native.Request, what: str, decode: Callable[[Any], T]
+    ) -> Pending[T]:
+        return Pending(
+            self._listener,
+            request,
+            what=f"{what} channel {short_name(channel)}",
+            hint="nothing newer was published yet, no majority of the nodes can be reached, or "
+            f"{SILENT_HINT}; raise timeout_s",
+            decode=decode,
+        )
 
     @property
     def node_id(self) -> int:

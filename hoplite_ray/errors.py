@@ -21,6 +21,7 @@
     ├── ControlError                                     the control plane could not do it
     ├── VersionDroppedError                              a table keeps that version no longer
     ├── VersionMissingError      (also KeyError)         a table's key has no value then
+    ├── VersionRefusedError                              a channel has a newer version or publisher
     ├── WorldError                                       a world could not do it
     │   ├── WorldBrokenError                             it has ended; has `.cause`, `.rank`, ...
     │   ├── WorldTimeoutError    (also TimeoutError)     the caller's own limit ran out
@@ -145,6 +146,24 @@ class VersionMissingError(HopliteError, KeyError):
     def __init__(self, message: str = "", key: str = "") -> None:
         super().__init__(message, key)
         self.key = key
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class VersionRefusedError(HopliteError):
+    """A channel refuses a version: a newer one is there, or another publisher has the channel.
+
+    `newest` is (epoch, counter, n) of the channel's newest version. `is_taken` is True if a newer
+    term was taken, so that no version of the older term can be published any more.
+    """
+
+    def __init__(
+        self, message: str = "", newest: tuple[int, int, int] = (0, 0, 0), is_taken: bool = False
+    ) -> None:
+        super().__init__(message, newest, is_taken)
+        self.newest = newest
+        self.is_taken = is_taken
 
     def __str__(self) -> str:
         return str(self.args[0])

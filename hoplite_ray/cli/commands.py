@@ -182,6 +182,7 @@ _OWN = {
     "RECENT": "objects_recent",
     "QUESTIONS": "questions",
     "REDUCES": "reduces",
+    "CHANNELS": "channels",
     "ACTIONS": "actions",
 }
 

@@ -125,6 +125,8 @@ PANELS: dict[str, tuple[Metric, ...]] = {
         Metric("objects_recent", "gauge", "short", "objects evicted or orphaned within a minute"),
         Metric("questions", "gauge", "short", "unanswered questions for an object's location"),
         Metric("reduces", "gauge", "short", "reduces planned, folded or remembered"),
+        Metric("channels", "gauge", "short", "version channels whose newest version is kept"),
+        Metric("channel_requests", "gauge", "short", "requests about channels that wait here"),
         Metric("actions", "gauge", "short", "actions decided and not carried out yet"),
     ),
     "Reactor": (

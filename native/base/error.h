@@ -25,8 +25,9 @@ enum class Code : std::uint8_t {
   kWrongVersion,     // the peer speaks another wire version
   kUnauthenticated,  // the peer does not know the cluster's secret
   kSystem,           // the kernel refused; the text has the errno
+  kVersionRefused,   // a newer version is there, or another publisher has taken the channel
 };
-inline constexpr int kCodeCount = static_cast<int>(Code::kSystem) + 1;
+inline constexpr int kCodeCount = static_cast<int>(Code::kVersionRefused) + 1;
 
 struct Error {
   Code code = Code::kOk;

@@ -40,6 +40,7 @@ inline constexpr std::array<const char*, kCodeCount> kErrorClasses = {
     "WireVersionMismatchError",  // kWrongVersion
     "UnauthenticatedError",      // kUnauthenticated
     "SystemFailureError",        // kSystem
+    "VersionRefusedError",       // kVersionRefused
 };
 static_assert(kErrorClasses.back() != nullptr, "every Code has a class");
 

@@ -14,6 +14,7 @@
 
 #include "bindings/convert.h"
 #include "bindings/lifetime.h"
+#include "bindings/versions.h"
 #include "client/client.h"
 
 namespace hoplite {
@@ -62,8 +63,8 @@ struct PyRequest : Handle {
     return waited->wait(timeout);
   }
 
-  // Returns None for a put, a write or a delete, Fetched for a get, the members' indices for a
-  // reduce.
+  // Returns None for a put, a write, a delete or a publication, Fetched for a get, the members'
+  // indices for a reduce, tuples for the other requests about channels.
   nb::object result() {
     auto outcome = [&] {
       const RequestHandle taken = handle;
@@ -74,6 +75,10 @@ struct PyRequest : Handle {
     if (auto* view = std::get_if<View>(&*outcome)) return nb::cast(PyFetched(std::move(*view)));
     if (auto* reduced = std::get_if<Reduced>(&*outcome)) return nb::cast(reduced->members);
     if (auto* failed = std::get_if<ReduceFailed>(&*outcome)) raise_reduce_error(*failed);
+    if (auto* taken = std::get_if<TermTaken>(&*outcome)) return to_tuple(*taken);
+    if (auto* seen = std::get_if<VersionSeen>(&*outcome)) return to_tuple(seen->version);
+    if (auto* refused = std::get_if<VersionRefused>(&*outcome)) raise_refusal(*refused);
+    if (auto* listed = std::get_if<ChannelsListed>(&*outcome)) return to_list(listed->rows);
     return nb::none();
   }
 
@@ -121,7 +126,9 @@ inline void bind_handles(nb::module_& m) {
   nb::class_<PyRequest>(m, "Request", "One pending operation of a client.")
       .def("wait", &PyRequest::wait, "timeout_s"_a,
            "Wait; True when the request is finished, either way.")
-      .def("result", &PyRequest::result, nb::sig("def result(self) -> None | Fetched | list[int]"),
+      .def("result", &PyRequest::result,
+           nb::sig("def result(self) -> None | Fetched | list[typing.Any] | "
+                   "tuple[typing.Any, ...]"),
            "Return how it ended, or raise. A Fetched can be taken once.")
       .def("cancel", &PyRequest::cancel, "Give blocks, waits and an unwritten range back.")
       .def_prop_ro(

@@ -164,6 +164,28 @@ struct PyClient : Handle {
     return wrap(without_gil([&](Client& c) { return c.reduce(wanted); }));
   }
 
+  PyRequest take_term(const nb::bytes& channel) {
+    const ObjectId id = to_object_id(channel);
+    return wrap(without_gil([&](Client& c) { return c.take_term(id); }));
+  }
+
+  PyRequest publish(const nb::bytes& channel, const PyVersionNumber& number,
+                    const nb::bytes& payload, bool is_end) {
+    const ObjectId id = to_object_id(channel);
+    Version version{to_version_number(number), is_end, {payload.c_str(), payload.size()}};
+    return wrap(without_gil([&](Client& c) { return c.publish(id, std::move(version)); }));
+  }
+
+  PyRequest watch_channel(const nb::bytes& channel, const PyVersionNumber& newer_than, bool waits) {
+    const ObjectId id = to_object_id(channel);
+    const VersionNumber number = to_version_number(newer_than);
+    return wrap(without_gil([&](Client& c) { return c.watch_channel(id, number, waits); }));
+  }
+
+  PyRequest list_channels() {
+    return wrap(without_gil([](Client& c) { return c.list_channels(); }));
+  }
+
   void watch(PyRequest& request) {
     const RequestHandle watched = request.handle;
     unwrap(without_gil([&](Client& c) { return c.watch(*watched); }));
@@ -262,12 +284,21 @@ struct PyNode : Handle {
     return listed;
   }
 
+  nb::object channels(std::uint64_t limit) {
+    Node& self = running_node();
+    const auto rows = [&] {
+      const WithoutGil released;
+      return self.list({0, 0, limit}).channels;
+    }();
+    return to_list(rows);
+  }
+
   nb::dict moments(const nb::bytes& object_id, int digits) {
     Node& self = running_node();
     const ObjectPrefix prefix = to_prefix(object_id, digits);
     const auto told = [&] {
       const WithoutGil released;
-      return self.list({0, 0, prefix}).remembered;
+      return self.list({0, 0, 0, prefix}).remembered;
     }();
     nb::list listed;
     for (const Moment& moment : told.moments) listed.append(to_dict(moment));
@@ -396,6 +427,9 @@ void bind_node(nb::module_& m) {
       .def("transfers", &PyNode::transfers, "limit"_a = 1000,
            nb::sig("def transfers(self, limit: int = 1000) -> list[dict[str, typing.Any]]"),
            "Return what comes in, stripe by stripe, the largest first.")
+      .def("channels", &PyNode::channels, "limit"_a = 1000,
+           nb::sig("def channels(self, limit: int = 1000) -> list[dict[str, typing.Any]]"),
+           "Return the version channels whose home the node is.")
       .def("moments", &PyNode::moments, "object_id"_a, "digits"_a,
            nb::sig("def moments(self, object_id: bytes, digits: int) -> dict[str, typing.Any]"),
            "Return what the node remembers of objects whose ids begin with so many hex digits, and "
@@ -444,6 +478,16 @@ void bind_client(nb::module_& m) {
            "Confirm a source, in the order of arrival; or let the node do so once it is there.")
       .def("reduce_source_failed", &PyClient::reduce_source_failed, "target"_a, "index"_a,
            "Say that a source will never come.")
+      .def("take_term", &PyClient::take_term, "channel"_a,
+           "Take the newest term of a channel, which ends all older ones: (term, number of the "
+           "newest version).")
+      .def("publish", &PyClient::publish, "channel"_a, "number"_a, "payload"_a, "is_end"_a = false,
+           "Publish a version; the request ends once it is visible.")
+      .def("watch_channel", &PyClient::watch_channel, "channel"_a,
+           "newer_than"_a = PyVersionNumber(0, 0, 0), "wait"_a = true,
+           "Wait for a newer version: (number, is_end, payload); or without `wait` for what the "
+           "channel's home knows, None if nothing is newer.")
+      .def("list_channels", &PyClient::list_channels, "List the channels whose home the node is.")
       .def("watch", &PyClient::watch, "request"_a,
            "Let next_finished() tell when the request has finished.")
       .def("next_finished", &PyClient::next_finished, "timeout_s"_a,
@@ -466,6 +510,7 @@ NB_MODULE(_native, m) {
   m.attr("INLINE_BYTES_MAX") = hoplite::kInlineBytesMax;
   m.attr("RAILS_MAX") = hoplite::kRailsMax;
   m.attr("REDUCE_SOURCES_MAX") = hoplite::kReduceSourcesMax;
+  m.attr("VERSION_BYTES_MAX") = hoplite::kVersionBytesMax;
   m.attr("WIRE_VERSION") = hoplite::kWireVersion;
   m.def("error_classes", &hoplite::error_classes, "Return the exception class of each Code.");
   m.def("option_ranges", &hoplite::option_ranges,

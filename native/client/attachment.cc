@@ -20,10 +20,11 @@ Outbox::Room room_for(const CommandBody& body) {
   return is_due ? Outbox::Room::kAlways : Outbox::Room::kBounded;
 }
 
-// Only a get or a put may be withdrawn: the node must hear of any other command. A deletion, for
-// example, takes place though its caller waits no longer.
+// Only a get, a put or a watch may be withdrawn: the node must hear of any other command. A
+// deletion, for example, takes place though its caller waits no longer.
 bool is_withdrawable(const CommandBody& body) {
-  return std::holds_alternative<GetCommand>(body) || std::holds_alternative<PutCommand>(body);
+  return std::holds_alternative<GetCommand>(body) || std::holds_alternative<PutCommand>(body) ||
+         std::holds_alternative<WatchCommand>(body);
 }
 
 }  // namespace

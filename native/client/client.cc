@@ -156,6 +156,29 @@ Result<RequestHandle> Client::orphan(ObjectId object, Incarnation upto) {
 
 Result<RequestHandle> Client::echo() { return attachment_->begin_request({}, EchoCommand{}); }
 
+Result<RequestHandle> Client::take_term(ObjectId channel) {
+  return attachment_->begin_request(channel, TakeTermCommand{channel});
+}
+
+Result<RequestHandle> Client::publish(ObjectId channel, Version version) {
+  if (version.payload.size() > kVersionBytesMax) {
+    return Error{Code::kInvalidArgument,
+                 "publish to channel " + short_name(channel) + ": its payload has " +
+                     std::to_string(version.payload.size()) + " bytes, of at most " +
+                     std::to_string(kVersionBytesMax) +
+                     "; put the value, and publish the id of the object"};
+  }
+  return attachment_->begin_request(channel, PublishCommand{channel, std::move(version)});
+}
+
+Result<RequestHandle> Client::watch_channel(ObjectId channel, VersionNumber newer_than, bool wait) {
+  return attachment_->begin_request(channel, WatchCommand{channel, newer_than, wait});
+}
+
+Result<RequestHandle> Client::list_channels() {
+  return attachment_->begin_request({}, ListChannelsCommand{});
+}
+
 Result<RequestHandle> Client::reduce(const ReduceCommand& wanted) {
   if (wanted.count == 0 || wanted.count > wanted.source_count ||
       wanted.source_count > kReduceSourcesMax) {

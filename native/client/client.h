@@ -82,6 +82,19 @@ class Client {
   // Ends with Done.
   [[nodiscard]] Result<RequestHandle> orphan(ObjectId object, Incarnation upto = Incarnation{0});
 
+  // Takes the newest term of a channel: no older one can publish any more. Ends with TermTaken,
+  // once a majority of the members knows it.
+  [[nodiscard]] Result<RequestHandle> take_term(ObjectId channel);
+  // Ends with Done once the version is visible, or with VersionRefused. The same version may be
+  // published again, after a lost node for example. Withdrawn, it may still become visible.
+  [[nodiscard]] Result<RequestHandle> publish(ObjectId channel, Version version);
+  // Ends with VersionSeen: the newest visible version, once it is newer than that. Without `wait`
+  // the home answers at once, and with no version if none is newer.
+  [[nodiscard]] Result<RequestHandle> watch_channel(ObjectId channel, VersionNumber newer_than,
+                                                    bool wait);
+  // Ends with ChannelsListed: the channels whose home this node is.
+  [[nodiscard]] Result<RequestHandle> list_channels();
+
   // Ends with Done, after each earlier request that the node can answer without waiting.
   [[nodiscard]] Result<RequestHandle> echo();
 

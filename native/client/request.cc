@@ -34,6 +34,12 @@ Result<Outcome> Request::take() {
   if (auto* reduced = std::get_if<Reduced>(&answer->reply)) return Outcome{std::move(*reduced)};
   if (auto* failed = std::get_if<ReduceFailed>(&answer->reply)) return Outcome{std::move(*failed)};
   if (std::holds_alternative<Done>(answer->reply)) return Outcome{Done{}};
+  if (const auto* taken = std::get_if<TermTaken>(&answer->reply)) return Outcome{*taken};
+  if (auto* seen = std::get_if<VersionSeen>(&answer->reply)) return Outcome{std::move(*seen)};
+  if (auto* refused = std::get_if<VersionRefused>(&answer->reply))
+    return Outcome{std::move(*refused)};
+  if (auto* listed = std::get_if<ChannelsListed>(&answer->reply))
+    return Outcome{std::move(*listed)};
   auto& fetched = *std::get_if<Fetched>(&answer->reply);
   if (!fetched.mapped) return Outcome{View(std::move(fetched), std::move(answer->payload))};
   // Private: the first write to a page copies it, so no other process sees the change. The

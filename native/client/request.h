@@ -14,7 +14,9 @@ namespace hoplite {
 
 // The outcome of a request: Done (small put, write, delete), Reserved (large put whose range may be
 // written), View (get), Reduced (committed reduce), ReduceFailed (too few of its sources are left).
-using Outcome = std::variant<Done, Reserved, View, Reduced, ReduceFailed>;
+// A request about a channel ends with one of the last four, or with Done (published).
+using Outcome = std::variant<Done, Reserved, View, Reduced, ReduceFailed, TermTaken, VersionSeen,
+                             VersionRefused, ChannelsListed>;
 
 class Request {
  public:

@@ -21,6 +21,8 @@ Named sizes_by_name(const NodeStats& stats) {
       {"objects_recent", e.objects_recent},
       {"questions", e.questions},
       {"reduces", e.reduces},
+      {"channels", e.channels},
+      {"channel_requests", e.channel_requests},
       {"actions", e.actions},
       {"link_layout_bytes", stats.links.layout_bytes},
       {"link_bytes_queued", stats.links.bytes_queued},

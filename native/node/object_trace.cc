@@ -15,14 +15,20 @@ namespace hoplite {
 namespace {
 
 constexpr std::array<std::string_view, std::variant_size_v<CommandBody>> kCommands{
-    "PutCommand",    "WroteCommand",        "GetCommand",    "ReleaseCommand",    "DeleteCommand",
-    "ReduceCommand", "ReduceSourceCommand", "CancelCommand", "ClientLostCommand", "SetViewCommand",
-    "ListCommand",   "OrphanCommand",       "DrainCommand",  "EchoCommand"};
+    "PutCommand",        "WroteCommand",       "GetCommand",          "ReleaseCommand",
+    "DeleteCommand",     "ReduceCommand",      "ReduceSourceCommand", "CancelCommand",
+    "ClientLostCommand", "SetViewCommand",     "ListCommand",         "OrphanCommand",
+    "DrainCommand",      "EchoCommand",        "TakeTermCommand",     "PublishCommand",
+    "WatchCommand",      "ListChannelsCommand"};
 constexpr std::array<std::string_view, std::variant_size_v<PeerMessage>> kMessages{
-    "Claim",     "Delete",      "Locate",    "ReduceWant", "ReduceReport", "ResyncDone",
-    "Grant",     "Located",     "Push",      "PushTo",     "Lost",         "Drop",
-    "ReduceOwn", "ReduceState", "PullStart", "Credit",     "PullStop",     "PullRefused",
-    "Orphan",    "Adopt",       "Standing",  "Progress",   "ResyncWanted", "Deleted"};
+    "Claim",        "Delete",          "Locate",       "ReduceWant",
+    "ReduceReport", "ResyncDone",      "Grant",        "Located",
+    "Push",         "PushTo",          "Lost",         "Drop",
+    "ReduceOwn",    "ReduceState",     "PullStart",    "Credit",
+    "PullStop",     "PullRefused",     "Orphan",       "Adopt",
+    "Standing",     "Progress",        "ResyncWanted", "Deleted",
+    "ChannelClaim", "ChannelQuestion", "VersionAck",   "VersionOffer",
+    "VersionNews",  "ChannelAnswer"};
 static_assert(!kCommands.back().empty() && !kMessages.back().empty(), "a new one needs its name");
 
 // The object that a struct names, or null.

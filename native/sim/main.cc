@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // hoplite_sim: random lives of a cluster, by seed, or every order of events in a tiny one.
 //   hoplite_sim --seed N [--seeds COUNT] [--trace] [--canary NAME] [--limits small|default]
-//               [--turns real|plain] [--liar one|none]
+//               [--turns real|plain] [--liar one|none] [--channels some|none]
 //   hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] [--schedule S]
 //   hoplite_sim --scale [--nodes N,N] [--sizes BYTES,BYTES] [--objects N]
 //   hoplite_sim --arrivals [--collective NAME] [--nodes N,N] [--sizes BYTES,BYTES]
@@ -13,6 +13,7 @@
 // a large cluster (sim/runs/scale.h; benchmarks/scale.py has it as a table). --arrivals does so for
 // collectives that a node joins late (sim/runs/arrivals.h).
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -72,6 +73,7 @@ int usage() {
       stderr,
       "usage: hoplite_sim [--seed N] [--seeds COUNT] [--trace] [--canary NAME]\n"
       "                   [--limits small|default] [--turns real|plain] [--liar one|none]\n"
+      "                   [--channels some|none]\n"
       "       hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] "
       "[--schedule S]\n"
       "       hoplite_sim --scale [--nodes N,N] [--sizes BYTES,BYTES] [--objects N]\n"
@@ -169,12 +171,14 @@ int run_seeds(RunOptions options, std::uint64_t count) {
   std::uint64_t failed = 0;
   std::uint64_t events = 0;
   std::uint64_t answered = 0;
+  std::uint64_t published = 0;
   const std::uint64_t first = options.seed;
   for (; options.seed < first + count; ++options.seed) {
     current_seed = options.seed;
     const auto result = hoplite::sim::random_run(options);
     events += result.events;
     answered += result.answered;
+    published += result.published;
     if (result.failures.empty()) continue;
     ++failed;
     std::printf("seed %llu failed (%s)\n", static_cast<unsigned long long>(options.seed),
@@ -183,11 +187,31 @@ int run_seeds(RunOptions options, std::uint64_t count) {
     std::printf("  replay it with --seed %llu%s\n", static_cast<unsigned long long>(options.seed),
                 modes.c_str());
   }
-  std::printf("%llu seeds from %llu: %llu failed; %llu requests answered in %llu turns\n",
-              static_cast<unsigned long long>(count), static_cast<unsigned long long>(first),
-              static_cast<unsigned long long>(failed), static_cast<unsigned long long>(answered),
-              static_cast<unsigned long long>(events));
+  std::printf(
+      "%llu seeds from %llu: %llu failed; %llu requests answered in %llu turns; "
+      "%llu versions published\n",
+      static_cast<unsigned long long>(count), static_cast<unsigned long long>(first),
+      static_cast<unsigned long long>(failed), static_cast<unsigned long long>(answered),
+      static_cast<unsigned long long>(events), static_cast<unsigned long long>(published));
   return failed == 0 ? 0 : 1;
+}
+
+// Sets one kind of choice. Returns false for a word that it does not take.
+bool set_mode(RunOptions& options, std::string_view name, std::string_view value) {
+  struct Mode {
+    std::string_view name, always, never;
+    Choice& choice;
+  };
+  const std::array<Mode, 4> known{Mode{"--limits", "small", "default", options.small_limits},
+                                  Mode{"--turns", "real", "plain", options.real_turns},
+                                  Mode{"--liar", "one", "none", options.liar},
+                                  Mode{"--channels", "some", "none", options.channels}};
+  for (const Mode& mode : known) {
+    if (mode.name != name) continue;
+    mode.choice = value == mode.always ? Choice::kAlways : Choice::kNever;
+    return value == mode.always || value == mode.never;
+  }
+  return false;
 }
 
 }  // namespace
@@ -201,7 +225,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
     const bool has_value = i + 1 < argc;
-    const bool is_mode = name == "--limits" || name == "--turns" || name == "--liar";
+    const bool is_mode =
+        name == "--limits" || name == "--turns" || name == "--liar" || name == "--channels";
     if (is_mode && has_value) modes.append(" ").append(name).append(" ").append(argv[i + 1]);
     if (name == "--trace") {
       options.trace = true;
@@ -235,18 +260,8 @@ int main(int argc, char** argv) {
       exploring.states_max = std::strtoull(argv[++i], nullptr, 10);
     } else if (name == "--schedule" && has_value) {
       exploring.schedule = argv[++i];
-    } else if (name == "--limits" && has_value) {
-      const std::string_view limits = argv[++i];
-      if (limits != "small" && limits != "default") return usage();
-      options.small_limits = limits == "small" ? Choice::kAlways : Choice::kNever;
-    } else if (name == "--turns" && has_value) {
-      const std::string_view turns = argv[++i];
-      if (turns != "real" && turns != "plain") return usage();
-      options.real_turns = turns == "real" ? Choice::kAlways : Choice::kNever;
-    } else if (name == "--liar" && has_value) {
-      const std::string_view liar = argv[++i];
-      if (liar != "one" && liar != "none") return usage();
-      options.liar = liar == "one" ? Choice::kAlways : Choice::kNever;
+    } else if (is_mode && has_value) {
+      if (!set_mode(options, name, argv[++i])) return usage();
     } else if (name == "--canary" && has_value) {
       const auto canary = canary_named(argv[++i]);
       if (!canary) return usage();

@@ -52,7 +52,13 @@ enum class FrameType : std::uint8_t {
   kProgress = 53,
   kResyncWanted = 54,
   kDeleted = 55,
-  kLastMessage = kDeleted,  // raise it with each new message
+  kChannelClaim = 56,
+  kChannelQuestion = 57,
+  kVersionAck = 58,
+  kVersionOffer = 59,
+  kVersionNews = 60,
+  kChannelAnswer = 61,
+  kLastMessage = kChannelAnswer,  // raise it with each new message
 };
 
 // The header of every frame.
@@ -98,6 +104,6 @@ using Frame = std::variant<Message, BlockHeader, LinkFrame>;
                                                std::span<const std::byte> body);
 
 inline constexpr std::size_t kErrorTextBytesMax =
-    4_KiB;  // of Lost, ReduceReport, ReduceState, Error, ReduceFailed
+    4_KiB;  // of Lost, ReduceReport, ReduceState, Error, ReduceFailed, VersionRefused
 
 }  // namespace hoplite

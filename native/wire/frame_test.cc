@@ -41,8 +41,11 @@ const PullStart kPullStart{object(1),
                            ReduceOp::kMin,
                            true};
 
+const Term kTerm{Epoch{3}, 2};
+const Version kVersion{{kTerm, 5}, true, "which object"};
+
 // One of every message, every field different from its default.
-std::vector<PeerMessage> one_of_each(const ObjectId& id = object(1)) {
+std::vector<PeerMessage> one_of_each_about_objects(const ObjectId& id) {
   const Incarnation life{4};
   const TargetEpoch target_epoch{6};
   const std::vector<StripeLease> leases = {{StripeIndex{2}, NodeId{5}, LeaseId{11}},
@@ -109,6 +112,20 @@ std::vector<PeerMessage> one_of_each(const ObjectId& id = object(1)) {
       ResyncWanted{},
       Deleted{id, life},
   };
+}
+
+std::vector<PeerMessage> one_of_each(const ObjectId& id = object(1)) {
+  std::vector<PeerMessage> all = one_of_each_about_objects(id);
+  const std::vector<PeerMessage> of_channels = {
+      ChannelClaim{id, kTerm, kVersion, true, {kTerm, 3}},
+      ChannelQuestion{id, 7, ChannelAsk::kPublish, kVersion},
+      VersionAck{id, 8},
+      VersionOffer{id, 9, kTerm, kVersion, true},
+      VersionNews{id, kVersion},
+      ChannelAnswer{id, 10, ChannelOutcome::kTaken, kTerm, kVersion},
+  };
+  all.insert(all.end(), of_channels.begin(), of_channels.end());
+  return all;
 }
 
 std::vector<LinkFrame> one_of_each_link_frame() {
@@ -273,7 +290,7 @@ TEST(Frame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(4, 1), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 0), Code::kBadFrame);      // type
   EXPECT_EQ(code_with(6, 31), Code::kBadFrame);     // type
-  EXPECT_EQ(code_with(6, 56), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 62), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
   EXPECT_EQ(code_with(11, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(12, 1), Code::kBadFrame);     // a payload where none may be
@@ -288,7 +305,7 @@ TEST(Frame, AnEarlierVersionIsRefusedAndBothAreNamed) {
   ASSERT_FALSE(header);
   EXPECT_EQ(header.error().code, Code::kWrongVersion);
   EXPECT_EQ(header.error().text,
-            "the peer speaks wire version 1, this node 4; start both from the same release");
+            "the peer speaks wire version 1, this node 5; start both from the same release");
 }
 
 TEST(Frame, LengthsAreBoundedByType) {

@@ -31,6 +31,12 @@ constexpr FrameType type_of(const Standing&) { return FrameType::kStanding; }
 constexpr FrameType type_of(const Progress&) { return FrameType::kProgress; }
 constexpr FrameType type_of(const ResyncWanted&) { return FrameType::kResyncWanted; }
 constexpr FrameType type_of(const Deleted&) { return FrameType::kDeleted; }
+inline FrameType type_of(const ChannelClaim&) { return FrameType::kChannelClaim; }
+inline FrameType type_of(const ChannelQuestion&) { return FrameType::kChannelQuestion; }
+inline FrameType type_of(const VersionOffer&) { return FrameType::kVersionOffer; }
+inline FrameType type_of(const VersionNews&) { return FrameType::kVersionNews; }
+inline FrameType type_of(const ChannelAnswer&) { return FrameType::kChannelAnswer; }
+constexpr FrameType type_of(const VersionAck&) { return FrameType::kVersionAck; }
 constexpr FrameType type_of(const Hello&) { return FrameType::kHello; }
 constexpr FrameType type_of(const Welcome&) { return FrameType::kWelcome; }
 constexpr FrameType type_of(const Proof&) { return FrameType::kProof; }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "wire/channel_fields.h"
 #include "wire/reduce_fields.h"
 
 namespace hoplite::wire {

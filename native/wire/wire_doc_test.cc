@@ -100,12 +100,22 @@ TEST(WireDoc, EveryFrameHasItsRow) {
       {FrameType::kOrphan, "Orphan"},
       {FrameType::kAdopt, "Adopt"},
       {FrameType::kStanding, "Standing"},
-      {FrameType::kProgress, "Progress"}};
+      {FrameType::kProgress, "Progress"},
+      {FrameType::kChannelClaim, "ChannelClaim"},
+      {FrameType::kChannelQuestion, "ChannelQuestion"},
+      {FrameType::kVersionAck, "VersionAck"},
+      {FrameType::kVersionOffer, "VersionOffer"},
+      {FrameType::kVersionNews, "VersionNews"},
+      {FrameType::kChannelAnswer, "ChannelAnswer"}};
   // One more than the variants: Block is a struct of its own.
   EXPECT_EQ(frames.size(), std::variant_size_v<PeerMessage> + std::variant_size_v<LinkFrame> + 1);
   for (const auto& [type, name] : frames) {
     EXPECT_TRUE(has_row(doc, static_cast<int>(type), name)) << name;
   }
+}
+
+TEST(WireDoc, EveryLocalFrameHasItsRow) {
+  const std::string doc = wire_doc();
   const std::vector<std::pair<LocalType, std::string>> local_frames = {
       {LocalType::kAttach, "Attach"},
       {LocalType::kAttached, "Attached"},
@@ -124,7 +134,15 @@ TEST(WireDoc, EveryFrameHasItsRow) {
       {LocalType::kError, "Error"},
       {LocalType::kOrphan, "Orphan"},
       {LocalType::kReduceFailed, "ReduceFailed"},
-      {LocalType::kEcho, "Echo"}};
+      {LocalType::kEcho, "Echo"},
+      {LocalType::kTakeTerm, "TakeTerm"},
+      {LocalType::kPublish, "Publish"},
+      {LocalType::kWatch, "Watch"},
+      {LocalType::kListChannels, "ListChannels"},
+      {LocalType::kTermTaken, "TermTaken"},
+      {LocalType::kVersionSeen, "VersionSeen"},
+      {LocalType::kVersionRefused, "VersionRefused"},
+      {LocalType::kChannelsListed, "ChannelsListed"}};
   // Four commands are no client's; Attach and Attached are neither commands nor replies.
   EXPECT_EQ(local_frames.size(),
             std::variant_size_v<CommandBody> - 4 + std::variant_size_v<Reply> + 2);

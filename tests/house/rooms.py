@@ -107,8 +107,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "native/wire": (
         "local",
-        "archive crc32c directory_fields frame frame_types keeping_fields layouts link_fields"
-        " reader reduce_fields shared_fields",
+        "archive channel_fields crc32c directory_fields frame frame_types keeping_fields layouts"
+        " link_fields reader reduce_fields shared_fields",
     ),
     "native/world": ("nccl", "companion progress world", "edges", "pipes"),
     "native/sim": ("main", "runs scenarios", "cluster", "check", "model"),

@@ -179,7 +179,7 @@ class Noted:
     x: Any
 
 
-def make_noted() -> Noted:
+def put_note() -> Noted:
     made = Noted(np.zeros(1))
     made.note = 1  # type: ignore[attr-defined]
     return made
@@ -211,7 +211,7 @@ REFUSED = {
     "set": ({("a", 1): {1}}, r"^value\[\('a', 1\)\] is set"),
     "in a named tuple": ({"p": Point(np.zeros(1), {1})}, r'^value\["p"\]\.y is set'),
     "class of a function": (local_class()(1, 2), r"no import finds, .*:Local; define it at"),
-    "more than fields": ([make_noted()], r"Noted with an attribute beside its fields, note; make it"),
+    "more than fields": ([put_note()], r"Noted with an attribute beside its fields, note; make it"),
     "less than fields": ([unset()], r"Noted without a value of its field x; set it"),
     "counter": (Counter("ab"), r"^value is collections\.Counter; .* put dict\(it\)"),
     "text of any length": (TEXT, r"np\.array\(it\.tolist\(\)\)"),

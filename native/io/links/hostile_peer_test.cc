@@ -157,7 +157,7 @@ TEST_P(HostilePeer, AnEarlierWireVersionIsRefusedAndBothAreNamed) {
   send_bytes(fd, bytes);
   EXPECT_TRUE(is_closed(fd));
   EXPECT_EQ(links_.counters().versions_refused, 1U);
-  EXPECT_NE(links_.last_refusal().find("the peer speaks wire version 3, this node 4"),
+  EXPECT_NE(links_.last_refusal().find("the peer speaks wire version 4, this node 5"),
             std::string::npos)
       << links_.last_refusal();
 }

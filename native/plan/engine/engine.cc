@@ -76,23 +76,35 @@ void Engine::check_invariants() const { state_->check_invariants(); }
 
 void Engine::State::pass_on(Command command) {
   const Waiter waiter{command.client, command.request};
-  std::visit(Visitor{[&](PutCommand& put) { objects.handle_put(waiter, std::move(put)); },
-                     [&](const WroteCommand& wrote) { objects.handle_wrote(waiter, wrote); },
-                     [&](const GetCommand& get) { objects.handle_get(waiter, get); },
-                     [&](const ReleaseCommand& release) {
-                       objects.handle_release(command.client, release);
-                     },
-                     [&](const DeleteCommand& remove) { keeping.handle_delete(waiter, remove); },
-                     [&](const ReduceCommand& reduce) { calls.handle_reduce(waiter, reduce); },
-                     [&](const ReduceSourceCommand& source) { calls.handle_reduce_source(source); },
-                     [&](const CancelCommand& cancel) { objects.handle_cancel(waiter, cancel); },
-                     [&](const ClientLostCommand&) { objects.handle_client_lost(command.client); },
-                     [&](const SetViewCommand& view) { handle_set_view(view); },
-                     [&](const ListCommand& list) { overview.handle_list(command.request, list); },
-                     [&](const OrphanCommand& orphan) { keeping.handle_orphan(waiter, orphan); },
-                     [&](const DrainCommand&) { peers.handle_drain(); },
-                     [&](const EchoCommand&) { outgoing.reply(waiter, Done{}); }},
-             command.body);
+  std::visit(
+      Visitor{
+          [&](PutCommand& put) { objects.handle_put(waiter, std::move(put)); },
+          [&](const WroteCommand& wrote) { objects.handle_wrote(waiter, wrote); },
+          [&](const GetCommand& get) { objects.handle_get(waiter, get); },
+          [&](const ReleaseCommand& release) { objects.handle_release(command.client, release); },
+          [&](const DeleteCommand& remove) { keeping.handle_delete(waiter, remove); },
+          [&](const ReduceCommand& reduce) { calls.handle_reduce(waiter, reduce); },
+          [&](const ReduceSourceCommand& source) { calls.handle_reduce_source(source); },
+          [&](const CancelCommand& cancel) {
+            if (channels.cancel(waiter, cancel.object)) return;
+            objects.handle_cancel(waiter, cancel);
+          },
+          [&](const ClientLostCommand&) {
+            channels.handle_client_lost(command.client);
+            objects.handle_client_lost(command.client);
+          },
+          [&](const SetViewCommand& view) { handle_set_view(view); },
+          [&](const ListCommand& list) { overview.handle_list(command.request, list); },
+          [&](const OrphanCommand& orphan) { keeping.handle_orphan(waiter, orphan); },
+          [&](const DrainCommand&) { peers.handle_drain(); },
+          [&](const EchoCommand&) { outgoing.reply(waiter, Done{}); },
+          [&](const TakeTermCommand& take) { channels.handle_take_term(waiter, take); },
+          [&](const PublishCommand& it) { channels.handle_publish(waiter, it); },
+          [&](const WatchCommand& watch) { channels.handle_watch(waiter, watch); },
+          [&](const ListChannelsCommand&) {
+            outgoing.reply(waiter, ChannelsListed{channel_home.list_channels(kChannelRowsMax)});
+          }},
+      command.body);
 }
 
 void Engine::State::pass_on(IoEvent event) {
@@ -137,7 +149,13 @@ void Engine::State::receive(NodeId from, const Message& message, Bytes payload) 
           },
           [&](const Credit& credit) { transfers.handle_credit(from, message.transfer, credit); },
           [&](const PullStop&) { transfers.handle_pull_stop(from, message.transfer); },
-          [&](const PullRefused&) { transfers.handle_pull_refused(from, message.transfer); }},
+          [&](const PullRefused&) { transfers.handle_pull_refused(from, message.transfer); },
+          [&](const ChannelClaim& claim) { channel_home.handle_claim(from, claim); },
+          [&](const ChannelQuestion& asked) { channel_home.handle_question(from, asked); },
+          [&](const VersionAck& ack) { channel_home.handle_ack(from, ack); },
+          [&](const VersionOffer& offer) { channels.handle_offer(from, offer); },
+          [&](const VersionNews& news) { channels.handle_news(from, news); },
+          [&](const ChannelAnswer& answer) { channels.handle_answer(from, answer); }},
       message.body);
 }
 
@@ -215,8 +233,8 @@ bool Engine::State::settle_one() {
     receive(config.node, *message, {});
     return true;
   }
-  return home.settle_one() || keeping.ask_held_deletion() || folds.drive_next() ||
-         spills.unpin_read_back();
+  return home.settle_one() || channel_home.settle_one() || keeping.ask_held_deletion() ||
+         folds.drive_next() || spills.unpin_read_back();
 }
 
 std::optional<Instant> Engine::State::poll_timeout() const {
@@ -249,6 +267,7 @@ EngineStats Engine::State::stats() const {
   peers.add_stats(stats);
   keeping.add_stats(stats);
   calls.add_stats(stats);
+  channels.add_stats(stats);
   return stats;
 }
 
@@ -265,6 +284,8 @@ void Engine::State::check_invariants() const {
   transfers.check_invariants();
   folds.check_invariants();
   calls.check_invariants();
+  channels.check_invariants();
+  channel_home.check_invariants();
 }
 
 }  // namespace hoplite

@@ -35,6 +35,8 @@ struct EngineStats {
   std::uint64_t objects_recent = 0;        // whose bytes went, or whose owners died, lately
   std::uint64_t questions = 0;             // to homes, and not answered yet
   std::uint64_t reduces = 0;               // planned, called, folded or remembered here
+  std::uint64_t channels = 0;              // whose newest version or term is kept here
+  std::uint64_t channel_requests = 0;      // of clients here, and not answered yet
   std::uint64_t actions = 0;               // decided and not done yet
 };
 

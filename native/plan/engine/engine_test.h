@@ -242,6 +242,7 @@ class Nodes {
         [&](const auto& asked) {
           if constexpr (requires { asked.object; }) objects_[request] = asked.object;
           if constexpr (requires { asked.op; }) objects_[request] = asked.target;
+          if constexpr (requires { asked.channel; }) objects_[request] = asked.channel;
         },
         body);
     nodes_[node].engine->handle_command({kClient, request, std::move(body)}, now_);

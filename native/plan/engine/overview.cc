@@ -66,7 +66,8 @@ ObjectRow row(const ObjectId& id, const LocalObject& object) {
 
 void Overview::handle_list(RequestId request, const ListCommand& list) {
   Listing listing{list.named.empty() ? largest_objects(list.objects_max) : find_objects(list.named),
-                  largest_transfers(list.transfers_max), Remembered{}};
+                  largest_transfers(list.transfers_max),
+                  engine_.channel_home.list_channels(list.channels_max), Remembered{}};
   engine_.outgoing.act(TellListing{request, std::move(listing), list.traced});
 }
 

@@ -5,6 +5,8 @@
 #pragma once
 
 #include "plan/directory/directory.h"
+#include "plan/engine/channels/channel_home.h"
+#include "plan/engine/channels/channels.h"
 #include "plan/engine/engine.h"
 #include "plan/engine/home.h"
 #include "plan/engine/keeping.h"
@@ -50,6 +52,8 @@ struct Owners {
   Transfers transfers;
   Folds folds{*this};
   Calls calls{*this};
+  Channels channels{*this};
+  ChannelHome channel_home{*this};
   Overview overview{*this};
 };
 

@@ -17,6 +17,9 @@ const ObjectId* at_home(const PeerMessage& body) {
                             [](const Orphan& orphan) { return &orphan.object; },
                             [](const Locate& locate) { return &locate.object; },
                             [](const ReduceWant& want) { return &want.target; },
+                            [](const ChannelClaim& claim) { return &claim.channel; },
+                            [](const ChannelQuestion& asked) { return &asked.channel; },
+                            [](const VersionAck& ack) { return &ack.channel; },
                             [](const auto&) -> const ObjectId* { return nullptr; }},
                     body);
 }
@@ -55,6 +58,7 @@ bool Peers::handle_set_view(const SetViewCommand& view) {
   engine_.keeping.move_deletions(gone);
   engine_.directory.handle_view(view_, engine_.now);
   engine_.reduces.handle_view(view_);
+  engine_.channel_home.handle_view();
   for (const NodeId node : gone) {
     // The directory hears of a node that is back as another incarnation by the node's ResyncDone.
     if (!view_.is_live(node)) engine_.directory.handle_node_dead(node, engine_.now);
@@ -113,6 +117,7 @@ void Peers::handle_peer_dead(const PeerDead& event) {
   // If the death is uncertain, other nodes may still reach the objects there: the next view
   // decides.
   if (event.is_certain) engine_.directory.handle_node_dead(event.node, engine_.now);
+  if (event.is_certain) engine_.channel_home.handle_death();
   engine_.reduces.handle_node_dead(event.node, event.is_certain, view_);
   if (!engine_.directory.is_recovering()) engine_.reduces.handle_recovered(view_);
   engine_.outgoing.act(ReportDeath{event.node, event.incarnation});
@@ -178,6 +183,8 @@ void Peers::resync(std::optional<NodeId> only_to, const ResyncDone& end) {
   engine_.objects.repeat_claims(only_to);
   engine_.folds.repeat_reports(only_to);
   engine_.calls.repeat_questions(only_to);
+  engine_.channels.repeat_claims(only_to);
+  if (only_to) engine_.channel_home.repeat_to(*only_to);
   for (const Member& member : view_.members()) {
     if (member.node == engine_.config.node || (only_to && member.node != *only_to)) continue;
     engine_.outgoing.send(member.node, end);

@@ -43,6 +43,13 @@ struct HeldBytes {
   std::uint64_t operator()(const PullStart& m) const { return count_bytes(m.beside); }
   std::uint64_t operator()(const Adopt& m) const { return of(m.meta); }
   std::uint64_t operator()(const Progress& m) const { return count_bytes(m.stripes); }
+  std::uint64_t operator()(const ChannelClaim& m) const { return count_bytes(m.newest.payload); }
+  std::uint64_t operator()(const ChannelQuestion& m) const {
+    return count_bytes(m.version.payload);
+  }
+  std::uint64_t operator()(const VersionOffer& m) const { return count_bytes(m.newest.payload); }
+  std::uint64_t operator()(const VersionNews& m) const { return count_bytes(m.version.payload); }
+  std::uint64_t operator()(const ChannelAnswer& m) const { return count_bytes(m.newest.payload); }
   template <typename Plain>
   std::uint64_t operator()(const Plain&) const {
     static_assert(std::is_trivially_copyable_v<Plain>, "say what it holds");

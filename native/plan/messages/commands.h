@@ -79,14 +79,15 @@ struct OrphanCommand {  // its owner has died: readable, and evicted before ever
 struct EchoCommand {};   // answered by Done, behind the answers that earlier requests have by now
 struct DrainCommand {};  // from the control plane: hand over what only this node keeps
 struct ListCommand {     // from the control plane: what is here and comes in, the largest first
-  std::uint64_t objects_max = 0, transfers_max = 0;
+  std::uint64_t objects_max = 0, transfers_max = 0, channels_max = 0;
   ObjectPrefix traced = {};          // and what the node remembers of these
   std::vector<ObjectId> named = {};  // these objects in place of the largest; unknown ones left out
 };
 using CommandBody =
     std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
                  ReduceSourceCommand, CancelCommand, ClientLostCommand, SetViewCommand, ListCommand,
-                 OrphanCommand, DrainCommand, EchoCommand>;
+                 OrphanCommand, DrainCommand, EchoCommand, TakeTermCommand, PublishCommand,
+                 WatchCommand, ListChannelsCommand>;
 struct Command {
   ClientId client;
   RequestId request;
@@ -94,30 +95,6 @@ struct Command {
 };
 
 // ---- the answers to commands ----
-
-struct ObjectRow {  // one object as ListCommand's answer shows it
-  ObjectId object;
-  Incarnation incarnation;
-  std::uint64_t size_bytes = 0;
-  const char* state = "";  // "whole", "partial", "writing", "spilled" or "wanted"
-  bool pinned = false, orphaned = false;
-  bool sole = false;  // True if this node knows of no other node that keeps it
-  std::uint64_t mappings = 0, waiters = 0;
-};
-struct TransferRow {  // one stripe that comes in, for `target`: the object itself, or a reduce's
-  ObjectId object;
-  ObjectId target;
-  const char* kind = "";  // "copy" or "member"
-  NodeId sender;
-  StripeIndex stripe;
-  std::uint16_t stripe_count = 1;
-  std::uint64_t landed_bytes = 0, size_bytes = 0;  // of this stripe of what is asked for
-};
-struct Listing {
-  std::vector<ObjectRow> objects;
-  std::vector<TransferRow> transfers;
-  Remembered remembered;
-};
 
 struct Reserved {  // write the object here, then say WroteCommand
   Extent extent;
@@ -137,13 +114,16 @@ struct ReduceFailed {               // of code kReduceFailed: too few sources ar
   std::string text;
 };
 struct Done {};
-using Reply = std::variant<Reserved, Fetched, Reduced, Done, Error, ReduceFailed>;
+using Reply = std::variant<Reserved, Fetched, Reduced, Done, Error, ReduceFailed, TermTaken,
+                           VersionSeen, VersionRefused, ChannelsListed>;
 
 // Returns the error that a reply is; nothing if the command has succeeded.
 [[nodiscard]] inline std::optional<Error> error_of(const Reply& reply) {
   if (const auto* error = std::get_if<Error>(&reply)) return *error;
   if (const auto* failed = std::get_if<ReduceFailed>(&reply))
     return Error{Code::kReduceFailed, failed->text};
+  if (const auto* refused = std::get_if<VersionRefused>(&reply))
+    return Error{Code::kVersionRefused, refused->text};
   return std::nullopt;
 }
 

@@ -31,6 +31,8 @@ std::optional<std::string> fault_of(const EngineConfig& config) {
       {"parked_bytes_max", config.parked_bytes_max, config.inline_bytes_max + 1, kMost,
        "a message never exceeds it"},
       {"deletes_max", config.deletes_max, 1, kMost, "deletions go on one by one"},
+      {"channels_max", config.channels_max, 1, kMost, "a publisher gets a term"},
+      {"channel_requests_max", config.channel_requests_max, 1, kMost, "a client may ask"},
       {"recent_objects_max", config.recent_objects_max, 1, kMost, "the newest is remembered"},
   };
   for (const Rule& rule : rules) {

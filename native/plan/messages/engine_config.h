@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "plan/messages/channel_messages.h"
 #include "plan/messages/types.h"
 
 namespace hoplite {
@@ -39,10 +40,12 @@ struct EngineConfig {
   std::size_t steps_per_turn_max = kStepsPerTurnMax;            // after one event
   std::size_t progress_per_window_max = kProgressPerWindowMax;  // objects reported
   std::uint64_t spill_step_bytes = kSpillStepBytes;
-  std::size_t parked_messages_max = kParkedMessagesMax;  // of one peer
-  std::uint64_t parked_bytes_max = kParkedBytesMax;      // of all peers
-  std::size_t deletes_max = kDeletesMax;                 // in flight to one home
-  std::size_t recent_objects_max = kRecentObjectsMax;    // remembered, of each kind of news
+  std::size_t parked_messages_max = kParkedMessagesMax;    // of one peer
+  std::uint64_t parked_bytes_max = kParkedBytesMax;        // of all peers
+  std::size_t deletes_max = kDeletesMax;                   // in flight to one home
+  std::size_t recent_objects_max = kRecentObjectsMax;      // remembered, of each kind of news
+  std::size_t channels_max = kChannelsMax;                 // of the cluster
+  std::size_t channel_requests_max = kChannelRequestsMax;  // of this node's clients
   Duration progress_window = kProgressWindow;
   Duration push_retry = kPushRetry;
   Duration regrant_delay = kRegrantDelay;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages about which node keeps an object (its owner has died, its holder drains, or it was
-// deleted), and about the progress of receivers. Plain data. Reached through messages.h; bytes in
+// deleted), about the progress of receivers, and those by which members resynchronize after a
+// change of view or when their link is up again. Plain data. Reached through messages.h; bytes in
 // docs/internals/wire.md.
 #pragma once
 
 #include <vector>
 
 #include "plan/messages/types.h"
-#include "plan/messages/view_messages.h"
 
 namespace hoplite {
 
@@ -53,6 +53,17 @@ struct Standing {  // of the receiver's copy; answered by a claim that says the 
   bool orphaned = false;
   bool elsewhere = false;
   bool operator==(const Standing&) const = default;
+};
+
+// ---- to all members, or to one ----
+
+struct ResyncDone {       // the sender's claims for this home under this epoch are complete
+  bool draining = false;  // the sender adopts no more; the objects that only it has want adoption
+  bool is_asked = false;  // it ends the answer to a ResyncWanted
+  bool operator==(const ResyncDone&) const = default;
+};
+struct ResyncWanted {  // the sender has dropped messages of this view: the receiver repeats all
+  bool operator==(const ResyncWanted&) const = default;
 };
 
 }  // namespace hoplite

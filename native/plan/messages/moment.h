@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One moment in the life of an object as one node remembers it, and what is asked and told of
-// these. Plain data: node/object_trace.h keeps them, the engine only passes a question through.
-// Reached through messages.h.
+// What a node tells people: moments in the life of an object, as it remembers them, and rows of
+// what is here. Plain data: node/object_trace.h keeps moments, the engine only passes a question
+// through. Reached through messages.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "plan/messages/channel_messages.h"
 #include "plan/messages/types.h"
 
 namespace hoplite {
@@ -77,6 +78,31 @@ struct Remembered {  // of one node, in no order
   std::uint64_t kept_max = 0;   // 0: it keeps none
   std::uint64_t forgotten = 0;  // since it started, of all objects
   Instant oldest;               // everything since then is kept
+};
+
+struct ObjectRow {  // one object as ListCommand's answer shows it
+  ObjectId object;
+  Incarnation incarnation;
+  std::uint64_t size_bytes = 0;
+  const char* state = "";  // "whole", "partial", "writing", "spilled" or "wanted"
+  bool pinned = false, orphaned = false;
+  bool sole = false;  // True if this node knows of no other node that keeps it
+  std::uint64_t mappings = 0, waiters = 0;
+};
+struct TransferRow {  // one stripe that comes in, for `target`: the object itself, or a reduce's
+  ObjectId object;
+  ObjectId target;
+  const char* kind = "";  // "copy" or "member"
+  NodeId sender;
+  StripeIndex stripe;
+  std::uint16_t stripe_count = 1;
+  std::uint64_t landed_bytes = 0, size_bytes = 0;  // of this stripe of what is asked for
+};
+struct Listing {
+  std::vector<ObjectRow> objects;
+  std::vector<TransferRow> transfers;
+  std::vector<ChannelRow> channels;  // whose home this node is
+  Remembered remembered;
 };
 
 }  // namespace hoplite

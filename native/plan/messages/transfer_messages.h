@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "plan/messages/channel_messages.h"
 #include "plan/messages/keeping_messages.h"
 #include "plan/messages/peer_messages.h"
 
@@ -72,10 +73,11 @@ struct PullRefused {  // the sender can't (or can no longer) serve this transfer
   bool operator==(const PullRefused&) const = default;
 };
 
-using PeerMessage =
-    std::variant<Claim, Delete, Locate, ReduceWant, ReduceReport, ResyncDone, Grant, Located, Push,
-                 PushTo, Lost, Drop, ReduceOwn, ReduceState, PullStart, Credit, PullStop,
-                 PullRefused, Orphan, Adopt, Standing, Progress, ResyncWanted, Deleted>;
+using PeerMessage = std::variant<Claim, Delete, Locate, ReduceWant, ReduceReport, ResyncDone, Grant,
+                                 Located, Push, PushTo, Lost, Drop, ReduceOwn, ReduceState,
+                                 PullStart, Credit, PullStop, PullRefused, Orphan, Adopt, Standing,
+                                 Progress, ResyncWanted, Deleted, ChannelClaim, ChannelQuestion,
+                                 VersionAck, VersionOffer, VersionNews, ChannelAnswer>;
 
 // A message with what every frame carries. The payload of Claim, Push and Located travels beside
 // it.
@@ -101,8 +103,7 @@ struct BlockHeader {
   bool operator==(const BlockHeader&) const = default;
 };
 
-// ---- how two nodes meet: Hello ->, <- Welcome, Proof ->; each side proves that it has the ticket
-// ----
+// ---- how two nodes meet: Hello ->, <- Welcome, Proof ->; each proves that it has the ticket ----
 
 enum class ConnectionKind : std::uint8_t { kControl = 0, kBulk = 1, kLiveness = 2 };
 inline constexpr std::uint64_t kFeatureNone = 0;
@@ -118,8 +119,7 @@ struct Hello {
   Incarnation to_incarnation;
   ConnectionKind kind = ConnectionKind::kControl;
   RailId rail;
-  std::uint32_t attempt =
-      0;  // the dialler's count of this link's lives; one life's connections belong together
+  std::uint32_t attempt = 0;  // the link's lives, counted by the dialler; equal in one life
   Nonce nonce{};
   bool operator==(const Hello&) const = default;
 };

@@ -28,7 +28,8 @@ bool are_equal(std::span<const std::byte> a, std::span<const std::byte> b) {
 }  // namespace
 
 std::string name_of(const Request& request) {
-  static constexpr const char* kVerbs[] = {"put", "get", "delete", "reduce", "orphan"};
+  static constexpr const char* kVerbs[] = {"put",    "get",       "delete",  "reduce",
+                                           "orphan", "take term", "publish", "watch"};
   return std::string(kVerbs[static_cast<std::size_t>(request.verb)]) + " of " +
          short_name(request.object) + " on node " + std::to_string(request.node) + " (request " +
          std::to_string(request.id.value) + ")";

@@ -88,6 +88,7 @@ void Cluster::crash(std::size_t index) {
   waits_.set(node.id, {});
   network_.crash_node(node.id);
   checker_.note_node_loss(index, node.life, now());
+  channel_checker_.note_death();
   for (Request& request : requests_) {
     if (request.node != index || request.node_life != node.life) continue;
     if (!request.answered) request.abandoned = true;
@@ -182,6 +183,7 @@ void Cluster::set_rate(std::size_t node, std::uint64_t rate_bytes_per_s) {
 // skips the older one.
 void Cluster::publish_view() {
   view_.epoch = Epoch{view_.epoch.value + 1};
+  view_sizes_[view_.epoch] = view_.members.size();
   for (const Member& member : view_.members) {
     const Node& receiver = node_of(member.node);
     timeline_.after(some(config_.view_delay_max),
@@ -274,7 +276,12 @@ void Cluster::finish() {
   const auto alive =
       std::find_if(nodes_.begin(), nodes_.end(), [](const auto& n) { return n->alive; });
   if (alive == nodes_.end()) return;
-  for (const Request& request : requests_) {
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    Request& request = requests_[i];
+    if (is_of_channel(request.verb)) {  // a watch may wait for a version that never comes
+      cancel(request);
+      continue;
+    }
     objects[request.object] = is_alive(request.node) ? request.node : (*alive)->index;
     if (request.verb == Verb::kPut) {
       const Incarnation upto = config_.liar ? Incarnation{~std::uint32_t{0}} : request.incarnation;
@@ -294,7 +301,8 @@ void Cluster::finish() {
     // A node that joined late may ask for an object whose home has forgotten its deletion.
     for (std::size_t i = 0, count = requests_.size(); i < count; ++i) {
       const ObjectId object = requests_[i].object;
-      if (requests_[i].is_pending()) erase(objects[object], object, attempts[object]);
+      if (requests_[i].is_pending() && !is_of_channel(requests_[i].verb))
+        erase(objects[object], object, attempts[object]);
     }
   }
   if (!run_until(is_answered, bound)) {
@@ -319,6 +327,7 @@ void Cluster::finish() {
     expect_zero(left.spill_bytes, "spilled bytes");
     expect_zero(node->disk_used, "bytes on disk");
     expect_zero(left.waiters, "waiters");
+    expect_zero(left.channel_requests, "requests about channels");
     expect_zero(left.directory_entries, "directory entries");
     expect_zero(node->receives.size(), "open receives");
     expect_zero(node->closing.size(), "closed receives that may still write");

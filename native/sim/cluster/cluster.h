@@ -35,8 +35,8 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void cancel(Request& request);
   void kill_client(std::size_t node, ClientId client);
   Request& orphan(std::size_t node, const ObjectId& object, Incarnation upto = {});
+  Request& ask_channel(Verb verb, std::size_t node, const ObjectId&, const ChannelOptions& = {});
   void drain(std::size_t node);
-  // Returns how often the node has reported that it holds no only copy.
   [[nodiscard]] std::uint64_t drain_count(std::size_t node) const { return nodes_[node]->drained; }
   // Returns the objects that the node's engine lists. Cost: a turn of that node.
   std::vector<ObjectRow> objects(std::size_t node, std::uint64_t limit = 1000);
@@ -59,7 +59,6 @@ class Cluster final : private ClusterTables, private NetworkUser {
   [[nodiscard]] bool waits_for_liar(const ObjectId& target) const;  // which folds a part of it
   void fail_disks(std::uint32_t per_mille) { config_.disk_faults_per_mille = per_mille; }
   void end_jitter() { network_.end_jitter(); }
-  // ---- time ----
   void run_for(Duration duration);
   bool run_until(const std::function<bool()>& holds, Duration limit);
   bool run_until_answered(const Request& request, Duration limit = 10_s);
@@ -76,6 +75,7 @@ class Cluster final : private ClusterTables, private NetworkUser {
   [[nodiscard]] const NodeLoad& load(std::size_t node) const { return nodes_[node]->load; }
   [[nodiscard]] std::deque<Request>& requests() { return requests_; }
   [[nodiscard]] Checker& checker() { return checker_; }
+  [[nodiscard]] const ChannelChecker& channels() const { return channel_checker_; }
   [[nodiscard]] std::uint64_t events() const { return events_; }
   [[nodiscard]] Epoch epoch() const { return view_.epoch; }
 

@@ -205,6 +205,21 @@ std::vector<ObjectRow> Cluster::objects(std::size_t index, std::uint64_t limit) 
   return std::exchange(listed_, {}).objects;
 }
 
+Request& Cluster::ask_channel(Verb verb, std::size_t node, const ObjectId& channel,
+                              const ChannelOptions& options) {
+  Request& request = ask(verb, node, options.client, channel);
+  request.version = options.version;
+  request.newer_than = options.newer_than;
+  request.waits = verb == Verb::kWatch && options.wait;
+  channel_checker_.note_request(request, count_members());
+  if (verb == Verb::kTakeTerm) command(request, TakeTermCommand{channel});
+  if (verb == Verb::kPublish) command(request, PublishCommand{channel, options.version});
+  if (verb == Verb::kWatch) {
+    command(request, WatchCommand{channel, options.newer_than, options.wait});
+  }
+  return request;
+}
+
 // ---- answers ----
 
 void Cluster::reply(Node& node, const ReplyToClient& said) {
@@ -274,7 +289,15 @@ void Cluster::handle_answer(Request& request, const Reply& reply) {
     return;
   }
   request.answered = now();
-  if (auto error = error_of(reply)) {
+  if (is_of_channel(request.verb)) {
+    if (const auto* taken = std::get_if<TermTaken>(&reply)) request.taken = *taken;
+    if (const auto* seen = std::get_if<VersionSeen>(&reply)) request.version = seen->version;
+    const auto* refused = std::get_if<VersionRefused>(&reply);
+    request.is_taken = refused != nullptr && refused->is_taken;
+    request.error = error_of(reply);
+    const auto fault = channel_checker_.check_answer(request);
+    if (fault) checker_.fail(name_of(request) + ": " + *fault);
+  } else if (auto error = error_of(reply)) {
     request.error = std::move(error);
     if (const auto* failed = std::get_if<ReduceFailed>(&reply)) request.lost = failed->lost;
     if (request.maps)

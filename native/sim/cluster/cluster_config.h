@@ -105,4 +105,11 @@ struct ReduceOptions {
   std::vector<Part> parts = {};  // of the result, if it is a share
 };
 
+struct ChannelOptions {
+  Version version = {};  // to publish
+  VersionNumber newer_than = {};
+  bool wait = true;
+  ClientId client{1};
+};
+
 }  // namespace hoplite::sim

@@ -29,7 +29,8 @@ bool is_of_a_home(const PeerMessage& body) {
          std::holds_alternative<PushTo>(body) || std::holds_alternative<Drop>(body) ||
          std::holds_alternative<Deleted>(body) || std::holds_alternative<Standing>(body) ||
          std::holds_alternative<Adopt>(body) || std::holds_alternative<ReduceOwn>(body) ||
-         std::holds_alternative<ReduceState>(body);
+         std::holds_alternative<ReduceState>(body) || std::holds_alternative<VersionOffer>(body) ||
+         std::holds_alternative<VersionNews>(body) || std::holds_alternative<ChannelAnswer>(body);
 }
 
 // True of a message that the wire lets carry the bytes of a small object.
@@ -45,6 +46,8 @@ void name(PeerMessage& body, const ObjectId& object) {
           said.object = object;
         } else if constexpr (requires { said.target; }) {
           said.target = object;
+        } else if constexpr (requires { said.channel; }) {
+          said.channel = object;
         }
       },
       body);

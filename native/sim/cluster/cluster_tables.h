@@ -2,6 +2,8 @@
 // The state of a simulated cluster. Plain data; owned and changed by Cluster.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <deque>
 #include <map>
 #include <memory>
@@ -11,6 +13,7 @@
 
 #include "base/prng.h"
 #include "plan/engine/engine.h"
+#include "sim/check/channel_checker.h"
 #include "sim/check/checker.h"
 #include "sim/check/wait_graph.h"
 #include "sim/cluster/cluster_config.h"
@@ -31,6 +34,20 @@ struct ClusterTables {
     return config_.liar && node.value == *config_.liar + 1;
   }
 
+  // Returns how many members the view has in which the next decision of a home is made, or fewer: a
+  // node that has just started may not be in it.
+  [[nodiscard]] std::size_t count_members() const {
+    std::size_t alive = 0;
+    std::size_t least = view_.members.size();
+    for (const auto& node : nodes_) {
+      if (!node->alive) continue;
+      ++alive;
+      const auto size = view_sizes_.find(node->known_epoch);
+      if (size != view_sizes_.end()) least = std::min(least, size->second);
+    }
+    return std::min(alive, least);
+  }
+
   ClusterNode& node_of(NodeId id) { return *nodes_[id.value - 1]; }
   [[nodiscard]] Instant clock_of(const ClusterNode& node) const {
     return timeline_.now() + node.clock_ahead;
@@ -45,10 +62,12 @@ struct ClusterTables {
   Prng prng_;
   Prng closing_prng_;  // of receives that are closed, so that they change no other draw
   Checker checker_;
+  ChannelChecker channel_checker_;
   WaitGraph waits_;
   std::set<std::string> suspected_;  // circles that must be gone when they are looked at again
   std::vector<std::unique_ptr<ClusterNode>> nodes_;
   SetViewCommand view_;
+  std::map<Epoch, std::size_t> view_sizes_;
   std::deque<Request> requests_;
   Listing listed_;
   std::map<RequestId, Request*> waiting_;

@@ -25,6 +25,13 @@ class Line {
     return add(std::string(name) + "=[" + std::to_string(extent.offset) + "+" +
                std::to_string(extent.size_bytes) + "]");
   }
+  Line& add(const char* name, const VersionNumber& number) {
+    return add(std::string(name) + '=' + std::to_string(number.term.epoch.value) + '.' +
+               std::to_string(number.term.counter) + '#' + std::to_string(number.n));
+  }
+  Line& add(const char* name, const Version& version) {
+    return add(name, version.number).add(version.is_end ? "end" : "");
+  }
   template <typename T>
   Line& list(const char* name, const std::vector<T>& values) {
     std::string text = std::string(name) + "={";
@@ -98,6 +105,45 @@ std::string describe_grant(const Grant& m) {
   return line.str();
 }
 
+std::string describe_claim(const ChannelClaim& m) {
+  Line line("ChannelClaim");
+  line.add(m.channel).add("term", VersionNumber{m.term, 0}).add("newest", m.newest);
+  return line.add(m.watches ? "watches" : "").add("visible", m.visible).str();
+}
+
+std::string describe_question(const ChannelQuestion& m) {
+  static constexpr const char* kAsks[] = {"term", "latest", "publish"};
+  Line line("ChannelQuestion");
+  line.add(m.channel).add(kAsks[static_cast<std::size_t>(m.ask)]).add("ticket", m.ticket);
+  return line.add("version", m.version).str();
+}
+
+std::string describe_ack(const VersionAck& m) {
+  return Line("VersionAck").add(m.channel).add("round", m.round).str();
+}
+
+std::string describe_news(const VersionNews& m) {
+  return Line("VersionNews").add(m.channel).add("version", m.version).str();
+}
+
+std::string describe_pull(const PullStart& m) {
+  Line line("PullStart");
+  line.add(m.object).add("te", m.target_epoch).add("stripe", m.stripe);
+  return line.add("of", m.stripe_count).add("from", m.from).add("credits", m.credits).str();
+}
+
+std::string describe_offer(const VersionOffer& m) {
+  Line line("VersionOffer");
+  line.add(m.channel).add("round", m.round).add("term", VersionNumber{m.term, 0});
+  return line.add("newest", m.newest).add(m.is_bare ? "bare" : "").str();
+}
+
+std::string describe_answer(const ChannelAnswer& m) {
+  Line line("ChannelAnswer");
+  line.add(m.channel).add("ticket", m.ticket).add("term", VersionNumber{m.term, 0});
+  return line.add("outcome", static_cast<std::uint64_t>(m.outcome)).add("newest", m.newest).str();
+}
+
 std::string describe_body(const PeerMessage& body) {
   return std::visit(
       Visitor{
@@ -143,19 +189,18 @@ std::string describe_body(const PeerMessage& body) {
             line.add("phase", static_cast<std::uint64_t>(m.phase)).list("members", m.members);
             return line.list("lost", m.lost).add("caller", m.caller).add(m.text).str();
           },
-          [](const PullStart& m) {
-            Line line("PullStart");
-            line.add(m.object).add("te", m.target_epoch).add("stripe", m.stripe);
-            return line.add("of", m.stripe_count)
-                .add("from", m.from)
-                .add("credits", m.credits)
-                .str();
-          },
+          [](const PullStart& m) { return describe_pull(m); },
           [](const Credit& m) { return Line("Credit").add("blocks", m.blocks).str(); },
           [](const PullStop&) { return std::string("PullStop"); },
           [](const Orphan& m) { return Line("Orphan").add(m.object).add("upto", m.upto).str(); },
           [](const Adopt& m) { return describe_adopt(m); },
           [](const Standing& m) { return describe_standing(m); },
+          [](const ChannelClaim& m) { return describe_claim(m); },
+          [](const ChannelQuestion& m) { return describe_question(m); },
+          [](const VersionAck& m) { return describe_ack(m); },
+          [](const VersionOffer& m) { return describe_offer(m); },
+          [](const VersionNews& m) { return describe_news(m); },
+          [](const ChannelAnswer& m) { return describe_answer(m); },
           [](const PullRefused& m) {
             return Line("PullRefused").add("code", static_cast<std::uint64_t>(m.code)).str();
           },
@@ -186,6 +231,14 @@ std::string describe(const Reply& reply) {
           },
           [](const ReduceFailed& r) {
             return Line("ReduceFailed").list("lost", r.lost).add(r.text).str();
+          },
+          [](const TermTaken& r) {
+            return Line("TermTaken").add("term", VersionNumber{r.term, 0}).str();
+          },
+          [](const VersionSeen& r) { return Line("VersionSeen").add("version", r.version).str(); },
+          [](const VersionRefused& r) { return Line("VersionRefused").add(r.text).str(); },
+          [](const ChannelsListed& r) {
+            return Line("ChannelsListed").add("rows", r.rows.size()).str();
           },
       },
       reply);
@@ -294,6 +347,14 @@ std::string describe(const Command& command) {
           [&](const ClientLostCommand&) { line.add("lost"); },
           [&](const SetViewCommand& c) { line.add("view").add("epoch", c.epoch); },
           [&](const EchoCommand&) { line.add("echo"); },
+          [&](const TakeTermCommand& c) { line.add("take term").add(c.channel); },
+          [&](const PublishCommand& c) {
+            line.add("publish").add(c.channel).add("version", c.version);
+          },
+          [&](const WatchCommand& c) {
+            line.add(c.wait ? "watch" : "latest").add(c.channel).add("newer", c.newer_than);
+          },
+          [&](const ListChannelsCommand&) { line.add("list channels"); },
           [&](const OrphanCommand& c) { line.add("orphan").add(c.object).add("upto", c.upto); },
           [&](const DrainCommand&) { line.add("drain"); },
           [&](const ListCommand& c) {

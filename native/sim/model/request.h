@@ -11,7 +11,19 @@
 
 namespace hoplite::sim {
 
-enum class Verb : std::uint8_t { kPut, kGet, kDelete, kReduce, kOrphan };
+enum class Verb : std::uint8_t {
+  kPut,
+  kGet,
+  kDelete,
+  kReduce,
+  kOrphan,
+  kTakeTerm,
+  kPublish,
+  kWatch
+};
+
+// True of a request about a channel, whose id is the request's `object`.
+constexpr bool is_of_channel(Verb verb) { return verb >= Verb::kTakeTerm; }
 
 struct Request {
   Verb verb = Verb::kGet;
@@ -47,6 +59,12 @@ struct Request {
   std::vector<ReduceSource> sources;   // in the order of arrival
   std::vector<std::uint32_t> members;  // as answered
   std::vector<std::uint32_t> lost;     // as answered, if too few sources are left
+
+  Version version;           // published, or as answered to a watch
+  VersionNumber newer_than;  // of a watch
+  bool waits = false;        // of a watch: for a newer version
+  TermTaken taken;           // as answered
+  bool is_taken = false;     // of a publication: refused because of a newer term
 
   [[nodiscard]] bool is_pending() const { return !answered && !abandoned; }
   [[nodiscard]] bool has_value() const { return answered && !error; }

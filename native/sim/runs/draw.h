@@ -20,6 +20,7 @@ struct RunOptions {
   Choice small_limits = Choice::kDrawn;
   Choice real_turns = Choice::kDrawn;  // that take time, and unfair schedules
   Choice liar = Choice::kDrawn;        // one member lies
+  Choice channels = Choice::kDrawn;    // publishers and readers of versions; never beside lies
 };
 
 struct Draw {

@@ -6,6 +6,7 @@
 
 #include "sim/cluster/cluster.h"
 #include "sim/model/content.h"
+#include "sim/runs/channel_work.h"
 
 namespace hoplite::sim {
 namespace {
@@ -40,7 +41,12 @@ class Run {
       : prng_(mix64(options.seed)),
         draw_(draw_run(options, prng_)),
         config_(draw_.cluster),
-        cluster_(config_) {
+        cluster_(config_),
+        channel_work_(cluster_, mix64(config_.seed ^ 0x6368616e)) {
+    const bool are_honest = config_.lies_per_mille == 0 && !config_.liar;
+    has_channels_ = are_honest && options.canary == Canary::kNone &&
+                    (options.channels == Choice::kAlways ||
+                     (options.channels == Choice::kDrawn && mix64(config_.seed ^ 1) % 3 == 0));
     for (int kind = 0; kind < kFaultCount; ++kind) {
       const bool may_be = options.canary == Canary::kNone || options.canary >= Canary::kObeyOldView;
       if (may_be && prng_.chance(50)) {
@@ -71,6 +77,7 @@ class Run {
       } else {
         work();
       }
+      if (has_channels_) channel_work_.step();
     }
     if (config_.lies_per_mille > 0) {
       cluster_.run_for(5_s);  // no answer is owed, but no engine may fail
@@ -97,7 +104,8 @@ class Run {
                      (config_.turns.are_real ? ", real turns" : "") +
                      (config_.engine.when_full == WhenFull::kSpill ? ", spilling" : "") +
                      (config_.lies_per_mille > 0 ? ", lies" : "") +
-                     (config_.liar ? ", a liar" : "");
+                     (has_channels_ ? ", channels" : "") + (config_.liar ? ", a liar" : "");
+    result.published = cluster_.channels().published_count();
     return result;
   }
 
@@ -373,6 +381,7 @@ class Run {
       last_fault_ = cluster_.now();
     }
     for (Request& request : cluster_.requests()) cluster_.release(request);
+    if (has_channels_) channel_work_.watch_all();
     const Duration bound = answer_bound();
     const auto are_puts_answered = [this] {
       return std::none_of(cluster_.requests().begin(), cluster_.requests().end(),
@@ -460,6 +469,7 @@ class Run {
   // True when the request must be answered by itself. A get of what no node has may wait, and so
   // may a reduce of what the liar speaks of or folds.
   bool is_owed(const Request& request) {
+    if (is_of_channel(request.verb)) return channel_work_.is_owed(request);
     if (!request.is_pending() || !cluster_.is_honest(request.object)) return false;
     if (waits_for_liar(request)) return false;
     if (const auto reduce = sources_.find(&request); reduce != sources_.end()) {
@@ -479,6 +489,8 @@ class Run {
   const Draw draw_;
   const ClusterConfig& config_;
   Cluster cluster_;
+  ChannelWork channel_work_;
+  bool has_channels_ = false;
   std::vector<Fault> faults_;
   std::uint32_t fault_percent_ = 0;
   std::uint64_t steps_ = 0;

@@ -20,6 +20,7 @@ struct RunResult {
   std::uint64_t answered = 0;
   std::uint64_t lies = 0;             // that the liar told
   std::uint64_t answered_honest = 0;  // of what it could not lie about
+  std::uint64_t published = 0;        // versions that became visible
 };
 
 [[nodiscard]] RunResult random_run(const RunOptions& options);

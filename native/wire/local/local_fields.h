@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "wire/frame.h"
+#include "wire/local/local_channel_fields.h"
 #include "wire/local/local_frame.h"
 #include "wire/shared_fields.h"
 

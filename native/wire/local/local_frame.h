@@ -32,14 +32,22 @@ enum class LocalType : std::uint8_t {
   kCancel = 23,
   kOrphan = 24,
   kEcho = 25,
-  kLastCommand = kEcho,  // raise it with each new command
+  kTakeTerm = 26,
+  kPublish = 27,
+  kWatch = 28,
+  kListChannels = 29,
+  kLastCommand = kListChannels,  // raise it with each new command
   kReserved = 32,
   kFetched = 33,
   kReduced = 34,
   kDone = 35,
   kError = 36,
   kReduceFailed = 37,
-  kLastReply = kReduceFailed,  // raise it with each new reply
+  kTermTaken = 38,
+  kVersionSeen = 39,
+  kVersionRefused = 40,
+  kChannelsListed = 41,
+  kLastReply = kChannelsListed,  // raise it with each new reply
 };
 
 struct LocalHeader {

@@ -42,12 +42,23 @@ std::vector<ByteVector> all_encoded() {
   add_command(ReduceSourceCommand{object(1), {3, object(2), Incarnation{4}, true}});
   add_command(CancelCommand{object(1)});
   add_command(EchoCommand{});
+  const Term term{Epoch{3}, 2};
+  const Version version{{term, 5}, true, "which object"};
+  add_command(TakeTermCommand{object(1)});
+  add_command(PublishCommand{object(1), version});
+  add_command(WatchCommand{object(1), {term, 4}, true});
+  add_command(ListChannelsCommand{});
   add_reply(Reserved{{4096, 70000}, 8192});
   add_reply(Fetched{Incarnation{2}, kMeta, {4096, 70000}, true});
   add_reply(Reduced{{1, 2, 5}});
   add_reply(Done{});
   add_reply(Error{Code::kObjectLost, "gone"});
   add_reply(ReduceFailed{{1, 5}, "needs 3 of 4 sources"});
+  add_reply(TermTaken{term, {term, 4}});
+  add_reply(VersionSeen{version});
+  add_reply(VersionRefused{{term, 4}, true, "taken"});
+  const ChannelReader reader{NodeId{7}, {term, 4}, {term, 5}};
+  add_reply(ChannelsListed{{{object(1), {term, 5}, true, {reader, reader}}, {}}});
   return all;
 }
 
@@ -177,7 +188,7 @@ TEST(LocalFrame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(3, 'F'), Code::kBadFrame);    // the magic of the other kind of socket
   EXPECT_EQ(code_with(4, 1), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 3), Code::kBadFrame);      // type
-  EXPECT_EQ(code_with(6, 26), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 30), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
   EXPECT_EQ(code_with(19, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(20, 1), Code::kBadFrame);     // a get has no payload
