@@ -23,11 +23,11 @@
 #include "node/command_queue.h"
 #include "node/completion.h"
 #include "node/fold_crew.h"
+#include "node/jobs/spiller.h"
 #include "node/node_event.h"
 #include "node/node_options.h"
 #include "node/object_trace.h"
 #include "node/pages.h"
-#include "node/spiller.h"
 #include "node/trace.h"
 #include "plan/engine/engine.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "node/spiller.h"
+#include "node/jobs/spiller.h"
 
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/engine/spills.h"
+#include "plan/engine/jobs/spills.h"
 
 #include <algorithm>
 #include <utility>
