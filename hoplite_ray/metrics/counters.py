@@ -14,8 +14,8 @@ from hoplite_ray.errors import ControlError
 class NodeStats:
     """The numbers of one node.
 
-    Counts from the node's start: spill_bytes_written, spill_bytes_read, spill_errors, blocks_*,
-    bytes_sent, evictions, reduces_* and reduce_branches.
+    Counts from the node's start: spill_bytes_written, spill_bytes_read, spill_errors, rebuilds,
+    rebuilds_failed, blocks_*, bytes_sent, evictions, reduces_* and reduce_branches.
     Values of the moment: arena_bytes and its parts, spill_bytes, objects, waiters,
     directory_entries, members, view_epoch and has_quorum.
     Value of the last reduce with more than one level: reduce_degree.
@@ -29,6 +29,8 @@ class NodeStats:
     spill_bytes_written: int
     spill_bytes_read: int
     spill_errors: int  # writes and reads that failed
+    rebuilds: int  # objects made here of a base and deltas
+    rebuilds_failed: int  # begun here, and fetched whole in the end
     objects: int
     waiters: int
     directory_entries: int

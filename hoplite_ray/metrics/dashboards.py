@@ -84,6 +84,13 @@ PANELS: dict[str, tuple[Metric, ...]] = {
         Metric("waiters", "gauge", "short", "gets that wait"),
         Metric("directory_entries", "gauge", "short", "objects whose home the node is"),
         Metric("evictions", "counter", "ops", "copies evicted to make room"),
+        Metric("rebuilds", "counter", "ops", "objects that the node made of a base and deltas"),
+        Metric(
+            "rebuilds_failed",
+            "counter",
+            "ops",
+            "rebuilds that ended with a fetch of the whole object",
+        ),
     ),
     "Reduces": (
         Metric("reduces_committed", "counter", "ops", "planned reduces with final members"),

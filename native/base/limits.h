@@ -4,7 +4,7 @@
 // because the simulator draws it small. Only its default stands here.
 // A limit that decides whether a frame is refused is the same at all nodes and is no field: sizes
 // of frames and layouts, kNeedlessBlocksMax, kPartsMax, kStripesMax, kReduceSourcesMax,
-// kViewMembersMax, kRailsMax.
+// kRebuildDeltasMax, kViewMembersMax, kRailsMax.
 #pragma once
 
 #include <cstddef>
@@ -60,6 +60,7 @@ inline constexpr std::uint32_t kReduceSourcesMax = 4096;
 static_assert(kControlFrameBytesMax >=
                   kLayoutBytesMax + 46 * std::size_t{kReduceSourcesMax} + 4_KiB,
               "a reduce's result and all of its members fit into one frame");
+inline constexpr std::size_t kRebuildDeltasMax = 32;  // applied in one pass (decision 42)
 inline constexpr std::size_t kViewMembersMax = 1024;
 inline constexpr std::size_t kForwardListMax = 8;  // decision 18: pushes above it are forwarded
 inline constexpr std::size_t kRailsMax = 8;
@@ -112,8 +113,8 @@ static_assert(kParkedBytesMax >= 2 * kControlFrameBytesMax, "one message never e
 // (decision 2a). A live peer that lacks room asks twice, or three times where both ends have asked.
 inline constexpr std::size_t kResyncsMax = 8;
 
-// Bytes written to the file of spilled objects, or read from it, in one step (decision 6c): 1 ms of
-// a fast disk and 100 ms of a slow one. A read of another object waits that long.
+// Bytes written to the file of spilled objects, read from it (decision 6c), or rebuilt (42) in one
+// step: 1 ms of a fast disk and 100 ms of a slow one. Another object's step waits that long.
 inline constexpr std::uint64_t kSpillStepBytes = 4_MiB;
 inline constexpr std::uint64_t kSpillFileBytesMax = 1ULL << 62;  // the disk is full before
 

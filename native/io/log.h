@@ -12,6 +12,7 @@ namespace hoplite {
 
 inline constexpr std::string_view kLinksLogger = "hoplite_ray.links";
 inline constexpr std::string_view kSpillLogger = "hoplite_ray.spill";
+inline constexpr std::string_view kRebuildLogger = "hoplite_ray.rebuild";
 
 // Writes a warning to standard error, which the starter of a node sends to node.log. Cost: one
 // write; so a caller bounds how often it logs.

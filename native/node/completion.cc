@@ -30,6 +30,17 @@ Named sizes_by_name(const NodeStats& stats) {
   };
 }
 
+// The work of the reactor and of its helper since the start.
+Named work_by_name(const NodeStats& stats) {
+  return {
+      {"rebuilds", stats.engine.rebuilds},
+      {"rebuilds_failed", stats.engine.rebuilds_failed},
+      {"turns", stats.turns.turns},
+      {"longest_turn_us", stats.turns.longest_turn_us},
+      {"turns_over_10ms", stats.turns.turns_over_10ms},
+  };
+}
+
 }  // namespace
 
 Named counters_by_name(const NodeStats& stats) {
@@ -95,11 +106,9 @@ Named counters_by_name(const NodeStats& stats) {
       {"client_frames_bad", c.frames_bad},
       {"client_commands", c.commands},
       {"client_replies", c.replies},
-      {"turns", stats.turns.turns},
-      {"longest_turn_us", stats.turns.longest_turn_us},
-      {"turns_over_10ms", stats.turns.turns_over_10ms},
   };
   named.merge(sizes_by_name(stats));
+  named.merge(work_by_name(stats));
   return named;
 }
 

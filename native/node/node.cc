@@ -50,11 +50,13 @@ Result<Node::Parts> Node::open_parts(const NodeOptions& options, const NodeConfi
               .pages = nullptr,
               .crew = nullptr,
               .spiller = nullptr,
+              .rebuilder = nullptr,
               .links = nullptr,
               .port = nullptr};
   parts.pages =
       std::make_unique<Pages>(*parts.arena, static_cast<std::uint64_t>(config.prefault_bytes));
   parts.crew = std::make_unique<FoldCrew>(config.fold_threads);
+  parts.rebuilder = std::make_unique<Rebuilder>(*parts.arena, *parts.poller);
   if (config.engine.when_full == WhenFull::kSpill) {
     auto spiller = Spiller::start(options.spill_directory, *parts.arena, *parts.poller);
     if (!spiller) return spiller.error();
@@ -117,6 +119,7 @@ void Node::stop() {
     thread_.join();
     completion_.close();
     parts_.spiller.reset();
+    parts_.rebuilder.reset();
     parts_.pages.reset();
     parts_.crew.reset();
     parts_.port.reset();
@@ -197,6 +200,7 @@ void Node::decide(Instant now) {
       engine_.handle_io(done, now);
     }
   }
+  for (const RebuildDone& done : parts_.rebuilder->take_done()) engine_.handle_io(done, now);
   engine_.handle_timeout(now);
 }
 
@@ -225,7 +229,7 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
   static constexpr std::array<const char*, std::variant_size_v<Action>> kNames{
       "send message", "send block",   "open receive",    "close receive", "fold",
       "finish",       "write inline", "reply to client", "connect",       "disconnect",
-      "report death", "list objects", "report drained",  "spill"};
+      "report death", "list objects", "report drained",  "spill",         "rebuild"};
   trace_.record(now, kNames[action.index()], turns_.turns);
   object_trace_.record(action, now);
   Links& links = *parts_.links;
@@ -276,6 +280,10 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                    completion_.push_event({NodeEventKind::kDrained, node_id(), incarnation()});
                  },
                  [&](const SpillJob& a) { parts_.spiller->submit(a); },
+                 [&](const RebuildJob& a) {
+                   parts_.pages->want(a.target);
+                   parts_.rebuilder->submit(a);
+                 },
                  [&](TellListing& a) {
                    a.listing.remembered = object_trace_.moments_of(a.traced);
                    completion_.finish_list(a.request, std::move(a.listing));

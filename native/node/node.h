@@ -23,6 +23,7 @@
 #include "node/command_queue.h"
 #include "node/completion.h"
 #include "node/fold_crew.h"
+#include "node/jobs/rebuilder.h"
 #include "node/jobs/spiller.h"
 #include "node/node_event.h"
 #include "node/node_options.h"
@@ -66,6 +67,7 @@ class Node {
     std::unique_ptr<Pages> pages;
     std::unique_ptr<FoldCrew> crew;
     std::unique_ptr<Spiller> spiller;  // if this node spills
+    std::unique_ptr<Rebuilder> rebuilder;
     std::unique_ptr<Links> links;
     std::unique_ptr<LocalPort> port;
   };

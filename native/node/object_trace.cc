@@ -15,11 +15,11 @@ namespace hoplite {
 namespace {
 
 constexpr std::array<std::string_view, std::variant_size_v<CommandBody>> kCommands{
-    "PutCommand",        "WroteCommand",       "GetCommand",          "ReleaseCommand",
-    "DeleteCommand",     "ReduceCommand",      "ReduceSourceCommand", "CancelCommand",
-    "ClientLostCommand", "SetViewCommand",     "ListCommand",         "OrphanCommand",
-    "DrainCommand",      "EchoCommand",        "TakeTermCommand",     "PublishCommand",
-    "WatchCommand",      "ListChannelsCommand"};
+    "PutCommand",        "WroteCommand",        "GetCommand",          "ReleaseCommand",
+    "DeleteCommand",     "ReduceCommand",       "ReduceSourceCommand", "CancelCommand",
+    "ClientLostCommand", "SetViewCommand",      "ListCommand",         "OrphanCommand",
+    "DrainCommand",      "EchoCommand",         "TakeTermCommand",     "PublishCommand",
+    "WatchCommand",      "ListChannelsCommand", "RebuildCommand"};
 constexpr std::array<std::string_view, std::variant_size_v<PeerMessage>> kMessages{
     "Claim",        "Delete",          "Locate",       "ReduceWant",
     "ReduceReport", "ResyncDone",      "Grant",        "Located",
@@ -78,6 +78,7 @@ Moment moment_of(const ObjectId& object, MomentKind kind, Instant at, NodeId pee
 // Returns the moment that a command's answer becomes, if it is no error.
 MomentKind answer_kind(const CommandBody& command) {
   if (std::holds_alternative<GetCommand>(command)) return MomentKind::kGot;
+  if (std::holds_alternative<RebuildCommand>(command)) return MomentKind::kGot;
   if (std::holds_alternative<DeleteCommand>(command)) return MomentKind::kDelete;
   if (std::holds_alternative<OrphanCommand>(command)) return MomentKind::kOrphaned;
   if (std::holds_alternative<ReduceCommand>(command)) return MomentKind::kCommitted;

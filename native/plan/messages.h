@@ -10,7 +10,6 @@
 
 #include "plan/messages/commands.h"
 #include "plan/messages/engine_config.h"
-#include "plan/messages/spill_messages.h"
 #include "plan/messages/transfer_messages.h"
 
 namespace hoplite {
@@ -59,11 +58,12 @@ struct PeerDead {  // this node ends all contact with this incarnation
   bool is_certain = true;  // its machine says that it has ended; otherwise the view decides
 };
 using IoEvent = std::variant<MessageIn, BlockLanded, BlockSent, ReceiveClosed, LinkUp, LinkDown,
-                             PeerDead, SpillDone>;
+                             PeerDead, SpillDone, RebuildDone>;
 
 // ---- Action: what the engine wants done, in this order ----
 // A range is lent to io/ by SendBlock until its BlockSent or LinkDown, by OpenReceive until its
-// ReceiveClosed, by SpillJob until its SpillDone. Other actions are over when performed.
+// ReceiveClosed, by SpillJob until its SpillDone, by RebuildJob until its RebuildDone. The others
+// are over when performed.
 
 struct SendMessage {
   NodeId to;
@@ -136,7 +136,7 @@ struct TellListing {  // answers ListCommand; node/ fills in the moments of `tra
 struct ReportDrained {};  // no object is kept only here any more; sent again after later puts
 using Action = std::variant<SendMessage, SendBlock, OpenReceive, CloseReceive, Fold, Finish,
                             WriteInline, ReplyToClient, Connect, Disconnect, ReportDeath,
-                            TellListing, ReportDrained, SpillJob>;
+                            TellListing, ReportDrained, SpillJob, RebuildJob>;
 
 // True if the message names an attempt and a shape, as all bytes that exist have.
 template <typename M>

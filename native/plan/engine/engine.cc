@@ -103,7 +103,8 @@ void Engine::State::pass_on(Command command) {
           [&](const WatchCommand& watch) { channels.handle_watch(waiter, watch); },
           [&](const ListChannelsCommand&) {
             outgoing.reply(waiter, ChannelsListed{channel_home.list_channels(kChannelRowsMax)});
-          }},
+          },
+          [&](const RebuildCommand& rebuild) { rebuilds.handle_rebuild(waiter, rebuild); }},
       command.body);
 }
 
@@ -115,7 +116,8 @@ void Engine::State::pass_on(IoEvent event) {
                      [&](const LinkUp& up) { peers.handle_link_up(up); },
                      [&](const LinkDown& down) { peers.handle_link_down(down); },
                      [&](const PeerDead& dead) { peers.handle_peer_dead(dead); },
-                     [&](const SpillDone& done) { spills.handle_spill_done(done); }},
+                     [&](const SpillDone& done) { spills.handle_spill_done(done); },
+                     [&](const RebuildDone& done) { rebuilds.handle_rebuild_done(done); }},
              event);
 }
 
@@ -199,6 +201,7 @@ void Engine::State::handle_timeout(Instant at) {
   folds.open_paces();
   calls.stop_waiting_for_answers();
   transfers.fail_out_of_reach();
+  rebuilds.handle_timeout();
   keeping.forget_old();
   settle();
 }
@@ -234,16 +237,16 @@ bool Engine::State::settle_one() {
     return true;
   }
   return home.settle_one() || channel_home.settle_one() || keeping.ask_held_deletion() ||
-         folds.drive_next() || spills.unpin_read_back();
+         folds.drive_next() || spills.unpin_read_back() || rebuilds.settle_one();
 }
 
 std::optional<Instant> Engine::State::poll_timeout() const {
   const bool is_pending = !is_settled_ || more_ || calls.has_news();
   if (is_pending || outgoing.action_count() > 0) return now;
   std::optional<Instant> earliest;
-  for (const auto& at :
-       {directory.poll_timeout(), inventory.poll_timeout(), transfers.next_deadline(),
-        folds.next_deadline(), calls.next_deadline(), keeping.next_forgetting()}) {
+  for (const auto& at : {directory.poll_timeout(), inventory.poll_timeout(),
+                         transfers.next_deadline(), folds.next_deadline(), calls.next_deadline(),
+                         keeping.next_forgetting(), rebuilds.next_deadline()}) {
     earliest = earlier(earliest, at);
   }
   return earliest;
@@ -281,6 +284,7 @@ void Engine::State::check_invariants() const {
   objects.check_invariants();
   keeping.check_invariants();
   spills.check_invariants();
+  rebuilds.check_invariants();
   transfers.check_invariants();
   folds.check_invariants();
   calls.check_invariants();

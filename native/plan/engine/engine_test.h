@@ -357,6 +357,7 @@ class Nodes {
   void perform(std::size_t, TellListing&) {}
   void perform(std::size_t, ReportDrained&) {}
   void perform(std::size_t, SpillJob&) { FAIL() << "nothing is to be spilled here"; }
+  void perform(std::size_t, RebuildJob&) { FAIL() << "nothing is to be rebuilt here"; }
 
   // The client writes block by block, and says so after each.
   void fill(std::size_t node, RequestId request, const Extent& extent) {

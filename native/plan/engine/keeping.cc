@@ -179,9 +179,9 @@ void Keeping::handle_adopt(NodeId from, const Adopt& adopt) {
   if (from != engine_.peers.home_of(id) || !names_bytes(adopt)) return;
   LocalObject* const found = engine_.objects.find(id);
   const bool is_busy =
-      found != nullptr &&
-      (found->put_request || found->inbound || engine_.folds.is_folding(id) ||
-       engine_.inventory.is_waiting(id) || name_of_bytes(*found) > name_of_bytes(adopt));
+      found != nullptr && (found->put_request || found->inbound || engine_.folds.is_folding(id) ||
+                           engine_.inventory.is_waiting(id) || engine_.rebuilds.makes(id) ||
+                           name_of_bytes(*found) > name_of_bytes(adopt));
   if (engine_.peers.is_draining() || is_busy || is_deleted(id, adopt.incarnation))
     return engine_.objects.claim(id);
   LocalObject& object = engine_.objects.make(id);

@@ -30,7 +30,10 @@ void Objects::handle_lost(NodeId from, const Lost& lost) {
     return drop_object(lost.object, object.incarnation, Cause::kLost);
   }
   if (object.is_late_copy()) return;  // a claim that wants it would get the same answer
-  if (object.is_whole() || object.put_request || object.inbound) return claim(lost.object);
+  if (object.is_whole() || object.put_request || object.inbound ||
+      engine_.rebuilds.makes(lost.object)) {
+    return claim(lost.object);
+  }
   const std::string why = object.fault.empty() ? "" : "; it was here, but: " + object.fault;
   object.end_wishes();
   fail_waiters(lost.object, object, lost.code, lost.text + why);
@@ -62,7 +65,8 @@ void Objects::claim(const ObjectId& id) {
     said.exists = found->exists;
   } else if (found != nullptr) {
     const LocalObject& object = *found;
-    said = make_claim(id, object, engine_.inventory.is_waiting(id));
+    const bool waits = engine_.inventory.is_waiting(id) || engine_.rebuilds.makes(id);
+    said = make_claim(id, object, waits);
     const bool is_small = object.meta.size_bytes <= engine_.config.inline_bytes_max;
     // Only its parent reads a branch of a reduce, and the parent knows the holder.
     const bool is_whole = object.is_pinned() && object.is_complete() && object.is_final();
@@ -183,6 +187,8 @@ void Objects::take_range(const Admitted& admitted) {
   } else if (engine_.folds.is_folding(id)) {
     engine_.folds.mark_dirty(id);
     claim(id);
+  } else if (engine_.rebuilds.makes(id)) {
+    engine_.rebuilds.begin_steps(id);
   } else if (granting_ != id) {
     claim(id);  // the range has come: the home may grant the object
   }
@@ -190,6 +196,7 @@ void Objects::take_range(const Admitted& admitted) {
 
 void Objects::refuse_range(const ObjectId& id, std::uint64_t size_bytes) {
   const ObjectId name = engine_.folds.take_slot_key(id).value_or(id);
+  if (engine_.rebuilds.makes(name)) return engine_.rebuilds.fall_back(name);
   fail_without_room(name, engine_.overview.full_text(name, size_bytes));
 }
 
@@ -253,7 +260,8 @@ void Objects::complete(const ObjectId& id, LocalObject& object) {
 }
 
 void Objects::answer_get(const ObjectId& id, LocalObject& object, const Waiter& waiter) {
-  const bool mapped = object.meta.size_bytes > engine_.config.inline_bytes_max;
+  const bool mapped =
+      object.meta.size_bytes > engine_.config.inline_bytes_max || waiter.client == kThisNode;
   if (mapped) ++object.pins[waiter.client];
   engine_.outgoing.reply(waiter, Fetched{object.incarnation, object.meta, *object.extent, mapped});
   note_use(id);
@@ -293,6 +301,7 @@ void Objects::note_use(const ObjectId& id) {
 // Gives the object's range back. A range that is mapped or being sent stays until the last unpin. A
 // range that a client still writes stays until that client reports that it is done.
 void Objects::void_bytes(const ObjectId& id, LocalObject& object) {
+  engine_.rebuilds.end(id);
   for (LocalStripe& stripe : object.stripes) {
     if (stripe.state == StripeState::kReceiving)
       engine_.transfers.end_pull(stripe.transfer, Notice::kTellSender);

@@ -15,6 +15,9 @@ constexpr std::size_t kKeptMax = 4096;       // actions, 1 MiB, for which the qu
 }  // namespace
 
 void Outgoing::reply(const Waiter& waiter, Reply reply) {
+  if (waiter.client == kThisNode) {
+    return engine_.rebuilds.note_answer(waiter.request, std::move(reply));
+  }
   act(ReplyToClient{waiter.client, waiter.request, std::move(reply)});
 }
 

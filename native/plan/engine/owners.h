@@ -9,6 +9,7 @@
 #include "plan/engine/channels/channels.h"
 #include "plan/engine/engine.h"
 #include "plan/engine/home.h"
+#include "plan/engine/jobs/rebuilds.h"
 #include "plan/engine/jobs/spills.h"
 #include "plan/engine/keeping.h"
 #include "plan/engine/objects.h"
@@ -49,6 +50,7 @@ struct Owners {
   Objects objects{*this};
   Keeping keeping{*this};
   Spills spills{*this};
+  Rebuilds rebuilds{*this};
   Transfers transfers;
   Folds folds{*this};
   Calls calls{*this};

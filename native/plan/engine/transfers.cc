@@ -57,7 +57,7 @@ void Transfers::handle_grant(NodeId from, const Grant& grant) {
   if (from != engine_.peers.home_of(id) || !names_bytes(grant)) return;
   LocalObject* const found = engine_.objects.find(id);
   if (found == nullptr || !found->is_wanted() || found->is_whole() || found->put_request ||
-      found->inbound) {
+      found->inbound || engine_.rebuilds.makes(id)) {
     if (found != nullptr) note_lease(*found, grant);
     // A claim of a late copy, which still wants it, would be answered by the same grant.
     if (found == nullptr || !found->is_late_copy()) engine_.objects.claim(id);

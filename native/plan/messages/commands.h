@@ -8,9 +8,9 @@
 #include <variant>
 #include <vector>
 
+#include "plan/messages/job_messages.h"
 #include "plan/messages/moment.h"
 #include "plan/messages/transfer_messages.h"
-#include "plan/messages/types.h"
 
 namespace hoplite {
 
@@ -87,7 +87,7 @@ using CommandBody =
     std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
                  ReduceSourceCommand, CancelCommand, ClientLostCommand, SetViewCommand, ListCommand,
                  OrphanCommand, DrainCommand, EchoCommand, TakeTermCommand, PublishCommand,
-                 WatchCommand, ListChannelsCommand>;
+                 WatchCommand, ListChannelsCommand, RebuildCommand>;
 struct Command {
   ClientId client;
   RequestId request;

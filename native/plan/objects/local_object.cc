@@ -57,7 +57,7 @@ bool LocalObject::has_range(Extent range) const {
   return true;
 }
 
-Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range) {
+Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits) {
   const bool is_kept = object.elsewhere || !object.orphaned;
   const bool is_others = object.adopting || (object.keep == Keep::kAdopted && is_kept);
   Claim claim{.object = id,
@@ -65,7 +65,7 @@ Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_r
               .target_epoch = object.target_epoch,
               .meta = object.meta,
               .wants = object.is_wanted() && !object.is_whole() && !object.is_writing() &&
-                       (!waits_for_range || object.is_late_copy()),
+                       (!waits || object.is_late_copy()),
               .exists = object.exists,
               .pinned = object.is_pinned() || object.adopting,
               .orphaned = object.orphaned,

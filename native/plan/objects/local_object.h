@@ -23,7 +23,8 @@ struct LocalStripe {
   std::set<std::uint32_t> beyond;  // blocks that came over another rail before their turn
 };
 
-inline constexpr ClientId kThisNode{0};  // the client of pins for blocks being sent, and for spills
+// The client of pins for blocks being sent and for spills, and of the gets and pins of rebuilds.
+inline constexpr ClientId kThisNode{0};
 
 struct Waiter {
   ClientId client;
@@ -127,8 +128,9 @@ struct LocalObject {
   }
 };
 
-// Returns everything a home needs to know. `wants` is false while the object's range is not
-// reserved, because a node without a reservation can't pass bytes on (design decision 6).
-Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range);
+// Returns everything a home needs to know. `wants` is false while `waits`: the object is rebuilt
+// here, or its range is not reserved. A node without a reservation can't pass bytes on (design
+// decision 6).
+Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits);
 
 }  // namespace hoplite

@@ -142,6 +142,17 @@ void Checker::check_release(const Request& get, std::span<const std::byte> mappe
   }
 }
 
+void Checker::check_rebuilt(const ObjectId& object, std::span<const std::byte> bytes,
+                            std::size_t node) {
+  const auto& puts = objects_[object].puts;
+  const bool is_one = std::any_of(puts.begin(), puts.end(), [&](const auto& put) {
+    return are_equal(*put.second.second, bytes);
+  });
+  if (is_one) return;
+  judge(object, "node " + std::to_string(node) + " has rebuilt " + short_name(object) +
+                    " with bytes that nobody put");
+}
+
 // True if the reduce's caller cancelled it or died. A get of the target then ends with kCancelled.
 bool Checker::is_withdrawn(const Known& known) {
   return known.reduce != nullptr && (known.reduce->cancelled || known.reduce->abandoned);

@@ -42,6 +42,8 @@ class Checker {
   void check_error(const Request& request, Instant now);
   void check_result(const Request& reduce);
   void check_release(const Request& get, std::span<const std::byte> mapped);  // before the release
+  // A node takes these bytes, which it has made of others, for the whole object.
+  void check_rebuilt(const ObjectId& object, std::span<const std::byte> bytes, std::size_t node);
   void check_fence(std::size_t node, const Fences::Breach& breach) {
     if (breach) fail("not fenced: node " + std::to_string(node) + " " + *breach);
   }

@@ -67,7 +67,8 @@ void Cluster::start(Node& node) {
   node.closing.clear();
   node.disk.clear();
   node.disk_used = 0;
-  node.disk_free_at = now();
+  node.disk_free_at = node.helper_free_at = now();
+  node.rebuilt.clear();
   node.deferred.clear();
   node.inbox.clear();
   node.is_busy = false;

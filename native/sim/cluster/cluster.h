@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs many engines in virtual time and plays the product's io/, node/ and client/ around them.
-// Each node has an engine, a small real arena and its receives. Clients put, get, reduce, delete,
-// release, cancel and die; nodes crash, pause, restart and join. Death reports become views, which
-// reach nodes at different times. All messages go through wire/, and the seed decides everything.
+// Clients put, get, reduce, delete, release, cancel and die; nodes crash, pause, restart and join.
+// Death reports become views, which reach nodes at different times. All messages go through wire/,
+// and the seed decides everything.
 #pragma once
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,10 @@ class Cluster final : private ClusterTables, private NetworkUser {
   Request& put(std::size_t node, const ObjectId& object, const PutOptions& options = {});
   Request& get(std::size_t node, const ObjectId& object, bool exists = false,
                ClientId client = ClientId{1});
+  // Put what makes `whole` of `base`, and get it with a recipe. REQUIRES: they are large puts.
+  Request& put_delta(std::size_t node, const ObjectId&, const Request& base, const Request& whole);
+  Request& rebuild(std::size_t node, const Request& whole, const Request& base,
+                   std::span<const Request* const> deltas, ClientId client = ClientId{1});
   Request& erase(std::size_t node, const ObjectId& object, Incarnation upto = {});
   Request& reduce(std::size_t node, const ObjectId& target, const ReduceOptions& options);
   void confirm(Request& reduce, std::uint32_t index, const ObjectId& source);
@@ -63,11 +68,9 @@ class Cluster final : private ClusterTables, private NetworkUser {
   bool run_until(const std::function<bool()>& holds, Duration limit);
   bool run_until_answered(const Request& request, Duration limit = 10_s);
   [[nodiscard]] Timeline& timeline() { return timeline_; }
-
   // Deletes and releases everything, lets the tombstones end, and checks that nothing is left.
   void finish();
 
-  // ---- what is ----
   [[nodiscard]] Instant now() const { return timeline_.now(); }
   [[nodiscard]] std::size_t size() const { return nodes_.size(); }
   [[nodiscard]] bool is_alive(std::size_t node) const { return nodes_[node]->alive; }
@@ -81,7 +84,6 @@ class Cluster final : private ClusterTables, private NetworkUser {
 
  private:
   using Node = ClusterNode;
-  // cluster.cc: lives of nodes, views
   void start(Node& node);
   void add_node();
   void handle_io(NodeId node, IoEvent event, const Origin& origin);
@@ -90,7 +92,6 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void check_waits();
   std::vector<NodeId> ask_waits();
   void trace(const Node& node, const std::string& text);
-
   // cluster_turns.cc
   void run_in_turn(std::size_t index, Incarnation life, const std::function<void(Node&)>& what,
                    const Origin& origin);
@@ -104,7 +105,6 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void perform_some(Node& node);
   void finish_turn(Node& node);
   void continue_later(Node& node, Duration taken, void (Cluster::*step)(Node&));
-
   // cluster_io.cc: deeds of an engine, and what the network brings
   void perform(Node& node, const Action& action);
   void send_message(Node& node, const SendMessage& action);
@@ -113,8 +113,6 @@ class Cluster final : private ClusterTables, private NetworkUser {
   LinkLayouts* layouts_of(Node& node, NodeId peer, std::uint64_t life);
   void close_receive(Node& node, const CloseReceive& action);
   void scribble(Node& node, const OpenedReceive& receive);
-  void submit_to_disk(Node& node, const SpillJob& job);
-  std::string move_on_disk(Node& node, const SpillJob& job);
   void fold(Node& node, const Fold& action);
   void finish(Node& node, const Finish& action);
   void handle_message(NodeId id, Message received, MessageIn handed, std::uint32_t hops = 0);
@@ -127,7 +125,12 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void handle_link_down(NodeId node, NodeId peer) override;
   void handle_peer_dead(NodeId node, NodeId peer, Incarnation incarnation) override;
   std::span<std::byte> bytes_at(Node& node, const Extent& extent);
-
+  // cluster_jobs.cc
+  void submit_to_disk(Node& node, const SpillJob& job);
+  std::string move_on_disk(Node& node, const SpillJob& job);
+  void submit_to_helper(Node& node, const RebuildJob& job);
+  RebuildDone make_step(Node& node, const RebuildJob& job);
+  void hear_job_end(Node& node, const IoEvent& ended);
   // cluster_lies.cc
   void grant_in_circle(NodeId receiver, const MessageIn& heard);
   void renew_lease(NodeId receiver, const MessageIn& heard);
@@ -135,7 +138,6 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void overhear(NodeId from, NodeId to, const Message& message);
   void tell_lie(Node& node);
   void tell_lies();
-
   // cluster_clients.cc
   Request& ask(Verb verb, std::size_t node, ClientId client, const ObjectId& object);
   void command(const Request& request, CommandBody body);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The simulated clients: what they ask crosses wire/local_frame, as on the Unix socket.
+#include "plan/broadcast/broadcast.h"
 #include "sim/cluster/cluster.h"
 #include "sim/model/content.h"
 #include "sim/model/describe.h"
@@ -71,7 +72,9 @@ Request& Cluster::put(std::size_t node, const ObjectId& object, const PutOptions
   const std::vector<Part> parts = put.parts;
   for (Part& part : put.parts) part.size_bytes /= config_.network.stands_for;
   put.maps = options.maps && options.size_bytes > config_.engine.inline_bytes_max;
-  put.bytes = content_of(object, options.incarnation, put.parts, options.rough);
+  put.bytes = options.bytes.empty()
+                  ? content_of(object, options.incarnation, put.parts, options.rough)
+                  : options.bytes;
   checker_.note_put(put);
   PutCommand body{object, options.incarnation, {}, {}};
   body.meta.size_bytes = options.size_bytes;
@@ -89,6 +92,29 @@ Request& Cluster::get(std::size_t node, const ObjectId& object, bool exists, Cli
   Request& get = ask(Verb::kGet, node, client, object);
   get.exists = exists;
   command(get, GetCommand{object, exists});
+  return get;
+}
+
+Request& Cluster::put_delta(std::size_t node, const ObjectId& object, const Request& base,
+                            const Request& whole) {
+  const Bytes bytes = delta_between(base.bytes, whole.bytes);
+  return put(node, object, {.size_bytes = bytes.size(), .bytes = bytes});
+}
+
+Request& Cluster::rebuild(std::size_t node, const Request& whole, const Request& base,
+                          std::span<const Request* const> deltas, ClientId client) {
+  Request& get = ask(Verb::kGet, node, client, whole.object);
+  get.exists = true;
+  const std::uint64_t size_bytes = whole.bytes.size();
+  RebuildCommand body{.object = whole.object,
+                      .incarnation = whole.incarnation,
+                      .meta = {size_bytes, choose_block_bytes(size_bytes, config_.engine),
+                               whole.parts, layout_of(whole.parts)},
+                      .crc32c = crc32c(whole.bytes),
+                      .base = {base.object, base.incarnation},
+                      .deltas = {}};
+  for (const Request* delta : deltas) body.deltas.push_back({delta->object, delta->incarnation});
+  command(get, std::move(body));
   return get;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/turn_limits.h"
 #include "plan/messages/engine_config.h"
+#include "plan/messages/types.h"
 #include "sim/model/network.h"
 
 namespace hoplite::sim {
@@ -29,6 +30,7 @@ enum class Canary : std::uint8_t {
   kObeyOldView,       // this one and the next two need faults, which make messages void
   kRenewLease,
   kTakeOldBlock,
+  kTrustBase,  // a helper skips the checksums; it shows where a recipe names another base
 };
 
 // Turns of a node. A plain turn takes no time: each event has its own turn, which performs all
@@ -67,6 +69,9 @@ struct ClusterConfig {
   std::uint64_t disk_bytes = 1ULL << 40;
   std::uint64_t disk_bytes_per_s = 500'000'000;
   std::uint32_t disk_faults_per_mille = 0;  // of its writes and reads
+  // The helper thread of each node that makes objects of a base and deltas.
+  std::uint64_t rebuild_bytes_per_s = 2'000'000'000;
+  std::uint32_t rebuild_faults_per_mille = 0;  // of its steps
   std::uint32_t lies_per_mille = 0;  // frames that arrive as something else, as from a mad peer
   std::optional<std::size_t> liar;   // index of a member that lies in well-formed messages
   Duration lie_every = 1_ms;
@@ -93,6 +98,7 @@ struct PutOptions {
   ClientId client{1};
   bool rough = false;  // floats whose sums are rounded: only one order has these bits
   bool maps = false;   // the writer keeps a mapping, as of empty(): the seal pins it
+  Bytes bytes = {};    // empty: they follow from the name
 };
 struct ReduceOptions {
   std::uint32_t source_count = 0;

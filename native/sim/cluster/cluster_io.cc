@@ -115,6 +115,7 @@ void Cluster::perform(Node& node, const Action& action) {
           },
           [&](const ReportDrained&) { ++node.drained; },
           [&](const SpillJob& a) { submit_to_disk(node, a); },
+          [&](const RebuildJob& a) { submit_to_helper(node, a); },
           [&](const TellListing& a) { listed_ = a.listing; },
       },
       action);
@@ -156,55 +157,6 @@ void Cluster::scribble(Node& node, const OpenedReceive& receive) {
     std::fill_n(into.begin(), closing_prng_.below(into.size() + 1), LazyArena::kMark);
     if (closing_prng_.chance(50)) return;
   }
-}
-
-// A disk does one job after the other, and goes on while its node is paused.
-void Cluster::submit_to_disk(Node& node, const SpillJob& job) {
-  const Duration taken{
-      static_cast<std::int64_t>(job.arena.size_bytes * 1'000'000'000 / config_.disk_bytes_per_s)};
-  node.disk_free_at = std::max(node.disk_free_at, now()) + taken;
-  timeline_.at(node.disk_free_at, [this, index = node.index, life = node.life, job] {
-    Node& done = *nodes_[index];
-    if (!done.alive || done.life != life) return;
-    const SpillDone answer{job.spill, move_on_disk(done, job)};
-    if (job.way == SpillWay::kFree) return;
-    run_in_turn(index, life,
-                [this, answer](Node& awake) {
-                  if (config_.trace) trace(awake, describe(IoEvent{answer}));
-                  awake.engine->handle_io(answer, clock_of(awake));
-                },
-                {});
-  });
-}
-
-// Returns what went wrong, or nothing.
-std::string Cluster::move_on_disk(Node& node, const SpillJob& job) {
-  if (job.way == SpillWay::kFree) {
-    const auto first = node.disk.lower_bound(job.file.offset);
-    const auto last = node.disk.lower_bound(job.file.offset + job.file.size_bytes);
-    for (auto it = first; it != last; ++it) node.disk_used -= it->second.size();
-    node.disk.erase(first, last);
-    return {};
-  }
-  const bool fails = prng_.below(1000) < config_.disk_faults_per_mille;
-  const auto bytes = bytes_at(node, job.arena);
-  if (job.way == SpillWay::kWrite) {
-    if (fails || node.disk_used + bytes.size() > config_.disk_bytes) return "no space left on disk";
-    const auto [at, is_new] =
-        node.disk.emplace(job.file.offset, std::vector<std::byte>(bytes.begin(), bytes.end()));
-    if (!is_new) checker_.fail("a range of the disk is written twice");
-    node.disk_used += bytes.size();
-    return {};
-  }
-  if (fails) {
-    checker_.note_copy_loss(job.object, node.index, node.life);
-    return "input/output error";
-  }
-  const auto at = node.disk.find(job.file.offset);
-  const bool is_there = at != node.disk.end() && at->second.size() == bytes.size();
-  // The engine may have released the spilled copy meanwhile. It then never reads the range.
-  if (is_there) std::copy(at->second.begin(), at->second.end(), bytes.begin());
-  return {};
 }
 
 // Returns the layout tables of a connection. Null if peers lie, because a later frame may refer to

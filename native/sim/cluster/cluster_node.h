@@ -63,6 +63,8 @@ struct ClusterNode {
   std::map<std::uint64_t, std::vector<std::byte>> disk;  // by offset, as it was written
   std::uint64_t disk_used = 0;
   Instant disk_free_at{};                      // of the jobs that it was given
+  std::map<RebuildId, std::uint64_t> rebuilt;  // bytes that its helper has made
+  Instant helper_free_at{};
   std::deque<std::function<void()>> deferred;  // while it is paused
   // Used by real turns only.
   Inbox inbox;

@@ -8,6 +8,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "wire/crc32c.h"
+
 namespace hoplite::sim {
 namespace {
 
@@ -186,6 +188,38 @@ Bytes content_of(const ObjectId& id, Incarnation incarnation, const std::vector<
     all.insert(all.end(), bytes.begin(), bytes.end());
   }
   return all;
+}
+
+Bytes delta_between(std::span<const std::byte> base, std::span<const std::byte> whole) {
+  Bytes delta(kDeltaChecksumBytes + whole.size());
+  store(delta, 0, crc32c(base));
+  store(delta, 1, crc32c(whole));
+  for (std::size_t i = 0; i < whole.size(); ++i)
+    delta[kDeltaChecksumBytes + i] = base[i] ^ whole[i];
+  return delta;
+}
+
+bool apply_deltas(std::span<const std::byte> base,
+                  std::span<const std::span<const std::byte>> deltas, std::uint64_t from,
+                  std::uint64_t upto, std::span<std::byte> target) {
+  for (const auto& delta : deltas) {
+    if (delta.size() != target.size() + kDeltaChecksumBytes) return false;
+  }
+  for (std::uint64_t i = from; i < upto; ++i) {
+    target[i] = base[i];
+    for (const auto& delta : deltas) target[i] ^= delta[kDeltaChecksumBytes + i];
+  }
+  return true;
+}
+
+bool are_deltas_of(std::span<const std::byte> base, std::span<const std::byte> whole,
+                   std::span<const std::span<const std::byte>> deltas) {
+  std::uint32_t before = crc32c(base);
+  for (const auto& delta : deltas) {
+    if (load<std::uint32_t>(delta, 0) != before) return false;
+    before = load<std::uint32_t>(delta, 1);
+  }
+  return before == crc32c(whole);
 }
 
 void fold_into(std::span<std::byte> into, std::span<const std::byte> from, DType dtype, ReduceOp op,

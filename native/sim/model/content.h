@@ -39,6 +39,19 @@ std::string layout_of(const std::vector<Part>& parts);
 Bytes content_of(const ObjectId& id, Incarnation incarnation, const std::vector<Part>& parts,
                  bool rough = false);
 
+// The bytes that make `whole` of `base`: the checksums of both, and what differs in each byte.
+// REQUIRES: they have as many bytes.
+Bytes delta_between(std::span<const std::byte> base, std::span<const std::byte> whole);
+inline constexpr std::size_t kDeltaChecksumBytes = 8;
+// Applies bytes [from, upto) of deltas to those of `base`. Returns false if a delta has another
+// size.
+bool apply_deltas(std::span<const std::byte> base,
+                  std::span<const std::span<const std::byte>> deltas, std::uint64_t from,
+                  std::uint64_t upto, std::span<std::byte> target);
+// True if the deltas are of consecutive versions from `base` to `whole`.
+bool are_deltas_of(std::span<const std::byte> base, std::span<const std::byte> whole,
+                   std::span<const std::span<const std::byte>> deltas);
+
 // Performs the actions Fold and Finish of a node. REQUIRES: the sizes match.
 void fold_into(std::span<std::byte> into, std::span<const std::byte> from, DType dtype, ReduceOp op,
                bool first);

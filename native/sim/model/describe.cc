@@ -286,6 +286,10 @@ std::string describe(const Action& action) {
                 .add("file", a.file)
                 .str();
           },
+          [](const RebuildJob& a) {
+            Line line(a.way == RebuildWay::kMake ? "rebuild" : "forget");
+            return line.add(a.object).add("at", a.target).add("deltas", a.deltas.size()).str();
+          },
           [](const TellListing& a) {
             Line line("list");
             return line.add("objects", a.listing.objects.size())
@@ -315,6 +319,10 @@ std::string describe(const IoEvent& event) {
           [](const SpillDone& e) {
             return Line("spill done").add("spill", e.spill).add(e.error).str();
           },
+          [](const RebuildDone& e) {
+            Line line(e.is_whole ? "rebuilt whole" : "rebuilt");
+            return line.add("rebuild", e.rebuild).add(e.error).str();
+          },
           [](const LinkUp& e) { return Line("link up").add("to", e.node).str(); },
           [](const LinkDown& e) { return Line("link down").add("to", e.node).str(); },
           [](const PeerDead& e) {
@@ -335,6 +343,9 @@ std::string describe(const Command& command) {
           },
           [&](const WroteCommand& c) { line.add("wrote").add(c.object).add("upto", c.upto_bytes); },
           [&](const GetCommand& c) { line.add("get").add(c.object); },
+          [&](const RebuildCommand& c) {
+            line.add("rebuild").add(c.object).add("of").add(c.base.object);
+          },
           [&](const ReleaseCommand& c) { line.add("release").add(c.object); },
           [&](const DeleteCommand& c) { line.add("delete").add(c.object).add("upto", c.upto); },
           [&](const ReduceCommand& c) {

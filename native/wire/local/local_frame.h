@@ -36,7 +36,8 @@ enum class LocalType : std::uint8_t {
   kPublish = 27,
   kWatch = 28,
   kListChannels = 29,
-  kLastCommand = kListChannels,  // raise it with each new command
+  kRebuild = 30,
+  kLastCommand = kRebuild,  // raise it with each new command
   kReserved = 32,
   kFetched = 33,
   kReduced = 34,

@@ -48,6 +48,12 @@ std::vector<ByteVector> all_encoded() {
   add_command(PublishCommand{object(1), version});
   add_command(WatchCommand{object(1), {term, 4}, true});
   add_command(ListChannelsCommand{});
+  add_command(RebuildCommand{object(1),
+                             Incarnation{2},
+                             kMeta,
+                             77,
+                             {object(2), Incarnation{1}},
+                             {{object(3), Incarnation{1}}, {object(4), Incarnation{2}}}});
   add_reply(Reserved{{4096, 70000}, 8192});
   add_reply(Fetched{Incarnation{2}, kMeta, {4096, 70000}, true});
   add_reply(Reduced{{1, 2, 5}});
@@ -188,7 +194,7 @@ TEST(LocalFrame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(3, 'F'), Code::kBadFrame);    // the magic of the other kind of socket
   EXPECT_EQ(code_with(4, 1), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 3), Code::kBadFrame);      // type
-  EXPECT_EQ(code_with(6, 30), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 31), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
   EXPECT_EQ(code_with(19, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(20, 1), Code::kBadFrame);     // a get has no payload
