@@ -58,6 +58,7 @@ std::optional<Canary> canary_named(std::string_view name) {
   if (name == "obey-old-view") return Canary::kObeyOldView;
   if (name == "renew-lease") return Canary::kRenewLease;
   if (name == "take-old-block") return Canary::kTakeOldBlock;
+  if (name == "trust-base") return Canary::kTrustBase;
   return std::nullopt;
 }
 
@@ -73,7 +74,7 @@ int usage() {
       stderr,
       "usage: hoplite_sim [--seed N] [--seeds COUNT] [--trace] [--canary NAME]\n"
       "                   [--limits small|default] [--turns real|plain] [--liar one|none]\n"
-      "                   [--channels some|none]\n"
+      "                   [--channels some|none] [--rebuilds some|none]\n"
       "       hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] "
       "[--schedule S]\n"
       "       hoplite_sim --scale [--nodes N,N] [--sizes BYTES,BYTES] [--objects N]\n"
@@ -81,12 +82,36 @@ int usage() {
       "                   [--sizes BYTES,BYTES] [--turns-each N]\n"
       "  canaries: fold-twice flip-byte lose-write forget-reply grant-in-circle send-twice\n"
       "    scribble forget-release forget-early-claim obey-old-view renew-lease take-old-block\n"
+      "    trust-base\n"
       "  worlds:");
   for (const auto& worlds : {hoplite::sim::tiny_worlds(), hoplite::sim::small_worlds()}) {
     for (const World& world : worlds) std::fprintf(stderr, " %s", world.name.c_str());
   }
   std::fprintf(stderr, "\n");
   return 2;
+}
+
+// An option that makes a choice which the seed would draw.
+struct Mode {
+  std::string_view name, always, never;
+  Choice RunOptions::* choice;
+};
+constexpr Mode kModes[] = {{"--limits", "small", "default", &RunOptions::small_limits},
+                           {"--turns", "real", "plain", &RunOptions::real_turns},
+                           {"--liar", "one", "none", &RunOptions::liar},
+                           {"--channels", "some", "none", &RunOptions::channels},
+                           {"--rebuilds", "some", "none", &RunOptions::rebuilds}};
+
+const Mode* find_mode(std::string_view name) {
+  const auto found = std::ranges::find(kModes, name, &Mode::name);
+  return found == std::end(kModes) ? nullptr : found;
+}
+
+// Returns false if the mode has no such value.
+bool choose(RunOptions& options, const Mode& mode, std::string_view value) {
+  if (value != mode.always && value != mode.never) return false;
+  options.*mode.choice = value == mode.always ? Choice::kAlways : Choice::kNever;
+  return true;
 }
 
 struct ExploreOptions {
@@ -196,24 +221,6 @@ int run_seeds(RunOptions options, std::uint64_t count) {
   return failed == 0 ? 0 : 1;
 }
 
-// Sets one kind of choice. Returns false for a word that it does not take.
-bool set_mode(RunOptions& options, std::string_view name, std::string_view value) {
-  struct Mode {
-    std::string_view name, always, never;
-    Choice& choice;
-  };
-  const std::array<Mode, 4> known{Mode{"--limits", "small", "default", options.small_limits},
-                                  Mode{"--turns", "real", "plain", options.real_turns},
-                                  Mode{"--liar", "one", "none", options.liar},
-                                  Mode{"--channels", "some", "none", options.channels}};
-  for (const Mode& mode : known) {
-    if (mode.name != name) continue;
-    mode.choice = value == mode.always ? Choice::kAlways : Choice::kNever;
-    return value == mode.always || value == mode.never;
-  }
-  return false;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -225,9 +232,6 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
     const bool has_value = i + 1 < argc;
-    const bool is_mode =
-        name == "--limits" || name == "--turns" || name == "--liar" || name == "--channels";
-    if (is_mode && has_value) modes.append(" ").append(name).append(" ").append(argv[i + 1]);
     if (name == "--trace") {
       options.trace = true;
     } else if (name == "--scale") {
@@ -260,8 +264,9 @@ int main(int argc, char** argv) {
       exploring.states_max = std::strtoull(argv[++i], nullptr, 10);
     } else if (name == "--schedule" && has_value) {
       exploring.schedule = argv[++i];
-    } else if (is_mode && has_value) {
-      if (!set_mode(options, name, argv[++i])) return usage();
+    } else if (const Mode* const mode = find_mode(name); mode != nullptr && has_value) {
+      modes.append(" ").append(name).append(" ").append(argv[i + 1]);
+      if (!choose(options, *mode, argv[++i])) return usage();
     } else if (name == "--canary" && has_value) {
       const auto canary = canary_named(argv[++i]);
       if (!canary) return usage();

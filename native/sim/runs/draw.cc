@@ -120,6 +120,13 @@ void make_turns_real(ClusterConfig& config, bool has_small_limits, Prng prng) {
   if (late < config.network.late_max.size()) config.network.late_max[late] = up_to(20_ms);
 }
 
+// Steps of a few blocks, by a helper of any speed; in a third of these runs some steps fail.
+void add_rebuilds(ClusterConfig& config, Prng prng) {
+  config.engine.spill_step_bytes = (1 + prng.below(8)) * config.engine.block_bytes_max;
+  config.rebuild_bytes_per_s = 1'000'000ULL << prng.below(12);
+  if (config.canary == Canary::kNone && prng.chance(30)) config.rebuild_faults_per_mille = 50;
+}
+
 }  // namespace
 
 Draw draw_run(const RunOptions& options, Prng& prng) {
@@ -141,6 +148,11 @@ Draw draw_run(const RunOptions& options, Prng& prng) {
     draw.cluster.lie_every = {static_cast<std::int64_t>(100'000ULL << more.below(8))};
   }
   if (!is_fair) make_turns_real(draw.cluster, draw.has_small_limits, more);
+  Prng others(mix64(draw.cluster.seed ^ 0x72656275696c64));  // a seed's other draws stay
+  const bool is_drawn = others.chance(30) || options.canary == Canary::kTrustBase;
+  draw.has_rebuilds =
+      options.rebuilds == Choice::kAlways || (options.rebuilds == Choice::kDrawn && is_drawn);
+  if (draw.has_rebuilds) add_rebuilds(draw.cluster, others);
   const auto fault = fault_of(draw.cluster.engine);
   HOPLITE_CHECK(!fault);
   return draw;

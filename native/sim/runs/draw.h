@@ -21,12 +21,14 @@ struct RunOptions {
   Choice real_turns = Choice::kDrawn;  // that take time, and unfair schedules
   Choice liar = Choice::kDrawn;        // one member lies
   Choice channels = Choice::kDrawn;    // publishers and readers of versions; never beside lies
+  Choice rebuilds = Choice::kDrawn;    // versions of objects are put with deltas
 };
 
 struct Draw {
   ClusterConfig cluster;
   bool has_small_arena = false;
   bool has_small_limits = false;
+  bool has_rebuilds = false;
 };
 
 // `prng` goes on as the run's own.

@@ -16,6 +16,7 @@ constexpr Duration kAnswerBound =
     15_s;  // after the last fault: graces of 1 and 2 s, many times over
 
 constexpr std::uint64_t kSourcesMax = 6;    // of a reduce
+constexpr std::size_t kVersionsMax = 6;     // that leave room for other objects
 constexpr std::size_t kEntriesOfAName = 8;  // a reduce has branches
 constexpr std::int64_t kMessagesOfARequest = 32;
 constexpr std::int64_t kActionsOfABlock = 8;  // at each node it passes
@@ -78,6 +79,7 @@ class Run {
         work();
       }
       if (has_channels_) channel_work_.step();
+      if (draw_.has_rebuilds && more_.chance(trusts_base() ? 50 : 15)) handle_versions();
     }
     if (config_.lies_per_mille > 0) {
       cluster_.run_for(5_s);  // no answer is owed, but no engine may fail
@@ -104,7 +106,8 @@ class Run {
                      (config_.turns.are_real ? ", real turns" : "") +
                      (config_.engine.when_full == WhenFull::kSpill ? ", spilling" : "") +
                      (config_.lies_per_mille > 0 ? ", lies" : "") +
-                     (has_channels_ ? ", channels" : "") + (config_.liar ? ", a liar" : "");
+                     (has_channels_ ? ", channels" : "") +
+                     (draw_.has_rebuilds ? ", rebuilds" : "") + (config_.liar ? ", a liar" : "");
     result.published = cluster_.channels().published_count();
     return result;
   }
@@ -318,6 +321,54 @@ class Run {
     }
   }
 
+  // ---- versions, each with the delta from the one before it ----
+
+  struct Version {
+    Request* whole;
+    Request* delta;  // nullptr: the first one
+  };
+
+  bool trusts_base() const { return config_.canary == Canary::kTrustBase; }
+
+  void handle_versions() {
+    if (versions_.size() < 2 || (versions_.size() < kVersionsMax && more_.chance(30))) {
+      return publish();
+    }
+    const std::size_t last = 1 + more_.below(versions_.size() - 1);
+    const std::size_t first = more_.below(last);
+    const Version& whole = versions_[last];
+    if (!whole.whole->has_value()) return;
+    std::vector<const Request*> deltas;
+    for (std::size_t i = first + 1; i <= last; ++i) deltas.push_back(versions_[i].delta);
+    // Now and then the recipe lacks a delta, or is of another base: only checksums tell.
+    if (deltas.size() > 1 && more_.chance(15)) deltas.pop_back();
+    const bool is_wrong = more_.chance(trusts_base() ? 60 : 15);
+    const Request& base = *versions_[is_wrong ? more_.below(versions_.size()) : first].whole;
+    const auto live = live_nodes();
+    const std::size_t node = live[more_.below(live.size())];
+    if (more_.chance(60)) cluster_.get(node, base.object, base.has_value(), ClientId{1});
+    if (more_.chance(50)) cluster_.run_for(100_ms);
+    if (!cluster_.is_alive(node)) return;
+    for (std::uint64_t client = 1 + more_.below(2); client > 0; --client) {
+      cluster_.rebuild(node, *whole.whole, base, deltas, ClientId{client});
+    }
+  }
+
+  void publish() {
+    const auto live = live_nodes();
+    const std::size_t node = live[more_.below(live.size())];
+    if (versions_.empty()) {
+      const std::uint64_t least = config_.engine.inline_bytes_max + 1;
+      version_bytes_ = least + more_.below(size_max_ > least ? size_max_ - least : 1);
+    }
+    const ObjectId name = fresh();
+    Request& whole = cluster_.put(node, name, {.size_bytes = version_bytes_});
+    Request* delta = nullptr;
+    if (!versions_.empty())
+      delta = &cluster_.put_delta(node, fresh(), *versions_.back().whole, whole);
+    versions_.push_back({&whole, delta});
+  }
+
   // ---- faults ----
 
   void hurt() {
@@ -433,8 +484,9 @@ class Run {
     const Duration late = config_.late_max() * (2 * blocks + kMessagesOfARequest);
     const TurnConfig& turns = config_.turns;
     const Duration each = turns.time_of(bytes) + turns.per_action * (kActionsOfABlock * blocks);
-    return kAnswerBound + (draw_.has_small_arena ? 3_s : 0_s) * pending + late * (1 + reduces) +
-           each * (pending * static_cast<std::int64_t>(cluster_.size()));
+    const Duration again = draw_.has_rebuilds ? kAnswerBound : 0_s;  // the deltas, then the whole
+    return kAnswerBound + again + (draw_.has_small_arena ? 3_s : 0_s) * pending +
+           late * (1 + reduces) + each * (pending * static_cast<std::int64_t>(cluster_.size()));
   }
 
   // Deletes announced sources that will never have a value, because the reduce waits for each until
@@ -500,6 +552,9 @@ class Run {
   bool puts_again_ = false;
   bool announces_ = false;
   std::map<ObjectId, std::uint32_t> attempts_;  // of objects that are put again: the last one
+  Prng more_{mix64(config_.seed ^ 0x76657273696f6e)};  // of versions: other draws stay as they are
+  std::vector<Version> versions_;
+  std::uint64_t version_bytes_ = 0;
   std::size_t drains_ = 0;
   std::uint64_t next_object_ = 1;
   std::map<Request*, std::vector<Source>, ById> sources_;

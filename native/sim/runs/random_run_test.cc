@@ -64,6 +64,12 @@ TEST(RandomRun, SeedsPassWithAMemberThatLies) {
   EXPECT_GT(honest, 100U);
 }
 
+TEST(RandomRun, SeedsPassWithVersionsThatAreRebuilt) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    expect_clean({.seed = seed, .rebuilds = Choice::kAlways});
+  }
+}
+
 TEST(RandomRun, SameSeedGivesTheSameRun) {
   const RunResult first = random_run({.seed = 7});
   const RunResult again = random_run({.seed = 7});
@@ -93,16 +99,16 @@ TEST_P(FenceCanaries, IsReportedAsSuch) { EXPECT_GE(count_reports(GetParam(), "n
 
 std::string canary_name(const testing::TestParamInfo<Canary>& canary) {
   static constexpr const char* kNames[] = {
-      "None",          "FoldTwice",  "FlipByte",    "LoseWrite",     "ForgetReply",
-      "GrantInCircle", "SendTwice",  "Scribble",    "ForgetRelease", "ForgetEarlyClaim",
-      "ObeyOldView",   "RenewLease", "TakeOldBlock"};
+      "None",          "FoldTwice",  "FlipByte",     "LoseWrite",     "ForgetReply",
+      "GrantInCircle", "SendTwice",  "Scribble",     "ForgetRelease", "ForgetEarlyClaim",
+      "ObeyOldView",   "RenewLease", "TakeOldBlock", "TrustBase"};
   return kNames[static_cast<std::size_t>(canary.param)];
 }
 INSTANTIATE_TEST_SUITE_P(Each, Canaries,
                          testing::Values(Canary::kFoldTwice, Canary::kFlipByte, Canary::kLoseWrite,
                                          Canary::kForgetReply, Canary::kGrantInCircle,
                                          Canary::kSendTwice, Canary::kScribble,
-                                         Canary::kForgetRelease),
+                                         Canary::kForgetRelease, Canary::kTrustBase),
                          canary_name);
 INSTANTIATE_TEST_SUITE_P(Each, FenceCanaries,
                          testing::Values(Canary::kObeyOldView, Canary::kRenewLease,

@@ -127,7 +127,7 @@ void Siege::honest_command() {
   const auto ask = [&](CommandBody body) {
     engine_.handle_command({kHonest, request, std::move(body)}, now_);
   };
-  switch (draw_() % 6) {
+  switch (draw_() % 7) {
     case 0:
       return ask(PutCommand{object, kLife, floats(kBytes), {}});
     case 1:
@@ -145,6 +145,12 @@ void Siege::honest_command() {
       const std::uint32_t index = draw_() % 2;
       return ask(ReduceSourceCommand{
           object, {index, objects[draw_() % objects.size()], {}, false, kNoNode, false}, true});
+    }
+    case 5: {
+      RebuildCommand rebuild{object, kLife, floats(kBytes), 0, {objects[0], kLife}, {}};
+      rebuild.meta.block_bytes = 8192;
+      rebuild.deltas.push_back({objects[draw_() % objects.size()], kLife});
+      return ask(rebuild);
     }
     default:
       return ask(GetCommand{object, true});
@@ -174,6 +180,11 @@ void Siege::io() {
     const SpillId spill = spills_.front();
     spills_.erase(spills_.begin());
     engine_.handle_io(SpillDone{spill, draw_() % 8 == 0 ? "no space" : ""}, now_);
+  } else if (kind == 4 && !rebuilds_.empty()) {
+    const RebuildId rebuild = rebuilds_.front();
+    rebuilds_.erase(rebuilds_.begin());
+    const std::uint8_t end = draw_() % 8;
+    engine_.handle_io(RebuildDone{rebuild, end > 3, end == 0 ? "corrupt" : ""}, now_);
   } else if (kind == 7) {
     engine_.handle_io(LinkDown{kLiar}, now_);
     std::erase_if(unsent_, [](const BlockSent& sent) { return sent.to == kLiar; });
@@ -240,6 +251,12 @@ void Siege::perform(const Action& action) {
     if (spill->way == SpillWay::kFree) return;
     check_in_arena(spill->arena);
     spills_.push_back(spill->spill);
+  } else if (const auto* rebuild = std::get_if<RebuildJob>(&action)) {
+    if (rebuild->way == RebuildWay::kForget) return;
+    for (const Extent& delta : rebuild->deltas) check_in_arena(delta);
+    check_in_arena(rebuild->base);
+    check_in_arena(rebuild->target);
+    rebuilds_.push_back(rebuild->rebuild);
   }
 }
 

@@ -38,6 +38,7 @@ class Siege {
   std::vector<CloseReceive> closed_;  // that may still write
   std::vector<BlockSent> unsent_;
   std::vector<SpillId> spills_;
+  std::vector<RebuildId> rebuilds_;
   Engine engine_;
 };
 
