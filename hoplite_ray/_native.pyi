@@ -124,6 +124,9 @@ class Fetched:
     def size_bytes(self) -> int: ...
 
     @property
+    def block_bytes(self) -> int: ...
+
+    @property
     def is_mapped(self) -> bool: ...
 
 class Request:
@@ -181,6 +184,11 @@ class Client:
     def get(self, object_id: bytes, exists: bool = False) -> Request:
         """
         Get an object, which need not exist yet unless the caller knows that it `exists`.
+        """
+
+    def rebuild(self, object_id: bytes, *, incarnation: int, layout: bytes, parts: Sequence[tuple[int, int]], block_bytes: int, crc32c: int, base: tuple[bytes, int], deltas: Sequence[tuple[bytes, int]]) -> Request:
+        """
+        Get an object that was put. A node that has all of the base makes it of the base and the deltas, the oldest first; any other node fetches it whole. Base and deltas are (object id, incarnation).
         """
 
     def gather(self, object_ids: Sequence[bytes], exist: bool = False) -> list[Request]:

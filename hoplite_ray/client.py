@@ -35,6 +35,7 @@ from hoplite_ray.values.layout import (
     checked_incarnation,
     short_name,
 )
+from hoplite_ray.values.recipe import Recipe
 from hoplite_ray.values.versions import (
     NO_VERSION,
     ChannelState,
@@ -121,6 +122,28 @@ class StoreClient:
         """
         object_id = checked_id(object_id)
         request = self._usable().get(object_id, exists)
+        return self._pending_get(object_id, request, _decode_received)
+
+    def begin_rebuild(self, object_id: bytes, recipe: Recipe) -> Pending[ReceivedObject]:
+        """Start a get of an object that was put, which this node may make itself.
+
+        A node that has the recipe's base makes the object of it and the deltas, once for all of its
+        processes. Any other node fetches the object whole, and so does a node where that fails.
+
+        Args:    recipe: as the process that put the object described it. Bytes that a wrong recipe
+                 leads to are never taken for the object, because their checksums differ.
+        """
+        object_id = checked_id(object_id)
+        request = self._usable().rebuild(
+            object_id,
+            incarnation=checked_incarnation(recipe.incarnation),
+            layout=recipe.layout.to_bytes(),
+            parts=recipe.layout.parts,
+            block_bytes=recipe.block_bytes,
+            crc32c=recipe.crc32c,
+            base=recipe.base,
+            deltas=recipe.deltas,
+        )
         return self._pending_get(object_id, request, _decode_received)
 
     def begin_get_bytes(self, object_id: bytes) -> Pending[bytes]:

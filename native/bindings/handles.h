@@ -122,6 +122,7 @@ inline void bind_handles(nb::module_& m) {
       .def_prop_ro("layout", [](PyFetched& self) { return to_bytes(self.view->layout()); })
       .def_prop_ro("incarnation", [](PyFetched& self) { return self.view->incarnation().value; })
       .def_prop_ro("size_bytes", [](PyFetched& self) { return self.view->bytes().size(); })
+      .def_prop_ro("block_bytes", [](PyFetched& self) { return self.view->block_bytes(); })
       .def_prop_ro("is_mapped", [](PyFetched& self) { return self.view->is_mapped(); });
   nb::class_<PyRequest>(m, "Request", "One pending operation of a client.")
       .def("wait", &PyRequest::wait, "timeout_s"_a,

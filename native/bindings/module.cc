@@ -48,6 +48,12 @@ std::vector<Part> to_parts(const PyParts& parts) {
   return converted;
 }
 
+using PyAttempt = std::pair<nb::bytes, std::uint32_t>;
+
+Attempt to_attempt(const PyAttempt& attempt) {
+  return {to_object_id(attempt.first), Incarnation{attempt.second}};
+}
+
 struct PyClient : Handle {
   std::unique_ptr<Client> client;
 
@@ -112,6 +118,23 @@ struct PyClient : Handle {
   PyRequest get(const nb::bytes& object_id, bool exists) {
     const ObjectId object = to_object_id(object_id);
     return wrap(without_gil([&](Client& c) { return c.get(object, exists); }));
+  }
+
+  PyRequest rebuild(const nb::bytes& object_id, std::uint32_t incarnation, const nb::bytes& layout,
+                    const PyParts& parts, std::uint32_t block_bytes, std::uint32_t crc32c,
+                    const PyAttempt& base, const std::vector<PyAttempt>& deltas) {
+    RebuildCommand recipe{.object = to_object_id(object_id),
+                          .incarnation = Incarnation{incarnation},
+                          .meta = {},
+                          .crc32c = crc32c,
+                          .base = to_attempt(base),
+                          .deltas = {}};
+    recipe.meta.parts = to_parts(parts);
+    for (const Part& part : recipe.meta.parts) recipe.meta.size_bytes += part.size_bytes;
+    recipe.meta.block_bytes = block_bytes;
+    recipe.meta.layout = std::string(layout.c_str(), layout.size());
+    for (const PyAttempt& delta : deltas) recipe.deltas.push_back(to_attempt(delta));
+    return wrap(without_gil([&](Client& c) { return c.rebuild(std::move(recipe)); }));
   }
 
   std::vector<PyRequest> gather(const std::vector<nb::bytes>& object_ids, bool exist) {
@@ -457,6 +480,11 @@ void bind_client(nb::module_& m) {
       .def("map", &PyClient::map, "request"_a, "Map the range that was reserved, to write into it.")
       .def("get", &PyClient::get, "object_id"_a, "exists"_a = false,
            "Get an object, which need not exist yet unless the caller knows that it `exists`.")
+      .def("rebuild", &PyClient::rebuild, "object_id"_a, nb::kw_only(), "incarnation"_a, "layout"_a,
+           "parts"_a, "block_bytes"_a, "crc32c"_a, "base"_a, "deltas"_a,
+           "Get an object that was put. A node that has all of the base makes it of the base and "
+           "the deltas, the oldest first; any other node fetches it whole. Base and deltas are "
+           "(object id, incarnation).")
       .def("gather", &PyClient::gather, "object_ids"_a, "exist"_a = false,
            "Get several objects; the node is asked for all of them at once.")
       .def("wait_all", &PyClient::wait_all, "requests"_a, "timeout_s"_a,

@@ -137,6 +137,16 @@ Result<RequestHandle> Client::get(ObjectId object, bool exists) {
   return attachment_->begin_request(object, GetCommand{object, exists});
 }
 
+Result<RequestHandle> Client::rebuild(RebuildCommand recipe) {
+  const ObjectId object = recipe.object;
+  const char* fault = fault_of(recipe.meta);
+  if (recipe.deltas.size() > kRebuildDeltasMax) fault = "its recipe has too many deltas";
+  if (fault != nullptr) {
+    return Error{Code::kInvalidArgument, "rebuild of object " + short_name(object) + ": " + fault};
+  }
+  return attachment_->begin_request(object, std::move(recipe));
+}
+
 Result<std::vector<RequestHandle>> Client::gather(std::span<const ObjectId> objects, bool exist) {
   return attachment_->begin_gets(objects, exist);
 }

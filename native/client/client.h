@@ -70,6 +70,9 @@ class Client {
   // Like get() for each object; one system call asks for all.
   [[nodiscard]] Result<std::vector<RequestHandle>> gather(std::span<const ObjectId> objects,
                                                           bool exist = false);
+  // Like get() of an object that was put. A node that has the recipe's base makes the object of it
+  // and the deltas; any other node fetches it whole.
+  [[nodiscard]] Result<RequestHandle> rebuild(RebuildCommand recipe);
   // Waits until all have finished or one has failed. Returns their number, or the place of the
   // first one that failed; nullopt if `timeout` runs out first. REQUIRES: they belong to this
   // client.

@@ -51,6 +51,7 @@ class View {
   [[nodiscard]] std::span<std::byte> bytes() { return bytes_; }
   [[nodiscard]] const std::string& layout() const { return fetched_.meta.layout.text(); }
   [[nodiscard]] Incarnation incarnation() const { return fetched_.incarnation; }
+  [[nodiscard]] std::uint32_t block_bytes() const { return fetched_.meta.block_bytes; }
   [[nodiscard]] bool is_mapped() const { return !mapping_.bytes().empty(); }
 
  private:

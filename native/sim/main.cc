@@ -13,7 +13,6 @@
 // a large cluster (sim/runs/scale.h; benchmarks/scale.py has it as a table). --arrivals does so for
 // collectives that a node joins late (sim/runs/arrivals.h).
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
