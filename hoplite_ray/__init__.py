@@ -7,6 +7,7 @@ put array empty get wait delete               objects: numpy arrays, torch tenso
 reduce all_reduce reduce_scatter              many objects into one, as their tasks end
 gather all_gather sources                     many objects as one; the sources of a result
 put_async array_async ...                     the awaitable twin of each; also `await array`
+publish latest watch unpublish                versions under a name, for readers that come and go
 Table                                         keys with versions: cuts, reads at a time, watches
 publish_weights weights                       arrays under a name, of which a node has one copy
 
@@ -19,7 +20,8 @@ cli                                           the command `hoplite-ray`
 serve, worlds                                 stages on Ray Serve; small groups of processes
 node                                          the node process
 plugin                                        every contact with Ray
-store, collectives                            the store of one process; start reading there
+store, collectives, publishing                the store of one process; start reading there
+channels                                      publishers and readers of versions
 client and the files below it                 starts each operation, and waits for it
 metrics, control                              counters and dashboards; calls between nodes
 tables                                        what the log of a table means; pure
@@ -89,6 +91,15 @@ if TYPE_CHECKING:
         reduce_scatter,
         sources,
     )
+    from hoplite_ray.plugin.surface.publishing import (
+        latest,
+        latest_async,
+        publish,
+        publish_async,
+        unpublish,
+        unpublish_async,
+        watch,
+    )
     from hoplite_ray.plugin.tables.table import Table
     from hoplite_ray.plugin.tables.weights import (
         publish_weights,
@@ -146,7 +157,11 @@ __all__ = [
     "get",
     "get_async",
     "init",
+    "latest",
+    "latest_async",
     "new_id",
+    "publish",
+    "publish_async",
     "publish_weights",
     "publish_weights_async",
     "put",
@@ -159,8 +174,11 @@ __all__ = [
     "sources",
     "sources_async",
     "spec",
+    "unpublish",
+    "unpublish_async",
     "wait",
     "wait_async",
+    "watch",
     "weights",
     "weights_async",
 ]
@@ -176,6 +194,10 @@ _PLUGIN = {
     "surface.combining": (
         *("all_gather", "all_reduce", "gather"),
         *("reduce", "reduce_scatter", "sources"),
+    ),
+    "surface.publishing": (
+        *("latest", "latest_async", "publish", "publish_async"),
+        *("unpublish", "unpublish_async", "watch"),
     ),
     "hooks.flag": ("runtime_env",),
     "hooks.start": ("init",),

@@ -16,6 +16,7 @@ from hoplite_ray.collectives import Collectives
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.launch import NodeProcess
 from hoplite_ray.pending import Pending, PendingPut, ReceivedObject
+from hoplite_ray.publishing import Publishing
 from hoplite_ray.unsealed import Unsealed
 from hoplite_ray.values.codec import describe_empty
 from hoplite_ray.values.dtypes import Kind
@@ -36,7 +37,7 @@ def new_id() -> bytes:
     return os.urandom(OBJECT_ID_BYTES)
 
 
-class Store(Collectives):
+class Store(Collectives, Publishing):
     """This process's client of the store of its node.
 
     Any thread may use it; a forked child may not, and attaches a store of its own. Close it, or use

@@ -1,0 +1,164 @@
+"""Versions of a channel: from a publication's begin until each reader has the version.
+
+    sudo .venv/bin/python benchmarks/channels.py
+    sudo .venv/bin/python benchmarks/channels.py --only readers --size-mib 8
+
+readers  one publisher and seven readers, which watch. The next version is published when all have
+         the one before. The bound is the time of a version's bytes over one link.
+deaths   the same, while in each version one reader's node is killed as its bytes come, and comes
+         back. The time counts the readers that were not killed.
+
+Every node has a link of its own, and no Ray. The readers are threads of the benchmark's process,
+each attached to its node. Needs root, for network namespaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import bounds
+import numpy as np
+from cluster import Cluster, why_impossible
+from figures import Figure, print_figures
+from meters import machine
+
+from hoplite_ray.errors import HopliteError
+from hoplite_ray.store import Store
+
+MIB = 1 << 20
+CASES = ("readers", "deaths")
+LIMIT_S = 60.0
+CHANNEL = "weights"
+KILL_AT = 0.5  # of the bound, after a publication's begin
+GOAL = 1.1  # times the bound
+
+
+class Reader:
+    """A thread that watches the channel, and notes when it has each version."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.had_s: dict[int, float] = {}  # by version
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(HopliteError):  # its node was killed
+            for update in self._store.watch(CHANNEL):
+                if update.value[0] != update.version or update.value[-1] != update.version:
+                    raise AssertionError(f"version {update.version} has other bytes")
+                with self._news:
+                    self.had_s[update.version] = time.monotonic()
+                    self._news.notify_all()
+
+    def wait_for(self, version: int) -> float:
+        """Return when it had that version, or a newer one.
+
+        Raises:  TimeoutError if it has none after LIMIT_S.
+        """
+        with self._news:
+            has_it = self._news.wait_for(
+                lambda: any(each >= version for each in self.had_s), LIMIT_S
+            )
+            if not has_it:
+                raise TimeoutError(f"a reader has no version {version} after {LIMIT_S:g} s")
+            return min(when for each, when in self.had_s.items() if each >= version)
+
+
+def publish_all(
+    readers: int, size_bytes: int, rate_mbit: int, versions: int, *, kills: bool
+) -> list[float]:
+    """Publish versions, and return how long each took until all living readers had it."""
+    took: list[float] = []
+    bound_s = bounds.hop_s(size_bytes, rate_mbit=rate_mbit)
+    with ExitStack() as stack:
+        cluster = stack.enter_context(
+            Cluster(1 + readers, rate_mbit=rate_mbit, arena_bytes=6 * size_bytes + 64 * MIB)
+        )
+        publisher, *stores = (
+            stack.enter_context(Store.attach(node.socket)) for node in cluster.nodes
+        )
+        listening = [Reader(store) for store in stores]
+        for version in range(1, versions + 2):
+            value = np.full(size_bytes // 4, version, np.float32)
+            victim = version % readers if kills and version > 1 else None
+            began_s = time.monotonic()
+            killing = threading.Timer(
+                KILL_AT * bound_s, cluster.kill, [1 + (victim if victim is not None else 0)]
+            )
+            if victim is not None:
+                killing.start()
+            publisher.publish(CHANNEL, value, timeout_s=LIMIT_S)
+            had_s = [
+                each.wait_for(version) for rank, each in enumerate(listening) if rank != victim
+            ]
+            if version > 1:  # before the first one no reader could begin early
+                took.append(max(had_s) - began_s)
+            if victim is not None:
+                killing.join()
+                cluster.revive(1 + victim)
+                stores[victim] = stack.enter_context(Store.attach(cluster.nodes[1 + victim].socket))
+                listening[victim] = Reader(stores[victim])
+                listening[victim].wait_for(version)
+        publisher.unpublish(CHANNEL, timeout_s=LIMIT_S)
+    return took
+
+
+def measure(asked: argparse.Namespace, cases: list[str]) -> Iterator[Figure]:
+    """Measure the cases."""
+    size_bytes = asked.size_mib * MIB
+    bound_s = bounds.hop_s(size_bytes, rate_mbit=asked.rate_mbit)
+    for case in cases:
+        took = publish_all(
+            asked.readers, size_bytes, asked.rate_mbit, asked.versions, kills=case == "deaths"
+        )
+        median_s, worst_s = statistics.median(took), max(took)
+        name = f"{asked.size_mib} MiB to {asked.readers} readers" + (
+            ", one killed in each version" if case == "deaths" else ""
+        )
+        print(
+            f"{name}, {len(took)} versions: median {median_s:.3f} s, {median_s / bound_s:.2f} x "
+            f"the bound, at most {worst_s:.3f} s",
+            flush=True,
+        )
+        yield Figure(case=name, unit="s", samples=tuple(took), bound=bound_s, goal=GOAL * bound_s)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default=",".join(CASES), help=f"some of {','.join(CASES)}")
+    parser.add_argument("--readers", type=int, default=7)
+    parser.add_argument("--size-mib", type=int, default=32)
+    parser.add_argument("--versions", type=int, default=50)
+    parser.add_argument("--rate-mbit", type=int, default=500)
+    parser.add_argument("--json", action="store_true", help="add a line for each figure")
+    parser.add_argument("--toy", action="store_true", help="proves only that it runs, in seconds")
+    asked = parser.parse_args()
+    chosen = asked.only.split(",")
+    if unknown := [each for each in chosen if each not in CASES]:
+        parser.error(f"--only {unknown[0]} is none of {','.join(CASES)}")
+    impossible = why_impossible()
+    if impossible:
+        print(f"{impossible}; nothing was measured")
+        return 0 if asked.toy else 1
+    if asked.toy:
+        asked.readers, asked.size_mib, asked.versions = 2, 1, 3
+    where = machine()
+    print(", ".join(f"{what} {value}" for what, value in where.items()))
+    figures = list(measure(asked, chosen))
+    if asked.toy:
+        print("toy sizes: they prove only that it runs")
+    if asked.json:
+        print_figures("channels", figures, where)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

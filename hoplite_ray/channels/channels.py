@@ -1,0 +1,126 @@
+"""The channels of one process: publish, latest, watch and unpublish, each with its twin."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from hoplite_ray.channels.names import checked_name, name_channel
+from hoplite_ray.channels.publisher import Publisher
+from hoplite_ray.channels.reader import Reader, Update
+from hoplite_ray.channels.steps import run, run_async
+from hoplite_ray.channels.watching import VersionWatch
+from hoplite_ray.client import StoreClient
+from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.values.codec import Encoded, encode
+from hoplite_ray.values.deadlines import deadline_in
+
+
+class Channels:
+    """Publishers and readers of this process, by channel. Any thread may use it.
+
+    `hoplite_ray.publish` and its neighbours describe arguments, results and errors.
+    """
+
+    def __init__(self, connect: Callable[[float | None], StoreClient]) -> None:
+        """`connect` returns the store's client by a deadline."""
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._publishers: dict[bytes, Publisher] = {}
+        self._readers: dict[bytes, Reader] = {}  # of `latest`
+
+    def publish(
+        self,
+        namespace: str,
+        name: str,
+        value: Any,
+        version: int | None,
+        keep: int,
+        timeout_s: float | None,
+    ) -> int:
+        """Publish a value; returns its version."""
+        publisher, encoded, deadline = self._begin(namespace, name, value, version, keep, timeout_s)
+        return run(publisher.publish(self._connect(deadline), encoded, version, keep), deadline)
+
+    async def publish_async(
+        self,
+        namespace: str,
+        name: str,
+        value: Any,
+        version: int | None,
+        keep: int,
+        timeout_s: float | None,
+    ) -> int:
+        """Like `publish`, but awaitable."""
+        publisher, encoded, deadline = self._begin(namespace, name, value, version, keep, timeout_s)
+        steps = publisher.publish(self._connect(deadline), encoded, version, keep)
+        return await run_async(steps, deadline)
+
+    def latest(
+        self, namespace: str, name: str, newer_than: int | None, timeout_s: float | None
+    ) -> Update:
+        """Return the newest version."""
+        deadline = deadline_in(timeout_s)
+        reader = self._reader(namespace, name, newer_than)
+        more = newer_than is not None
+        return run(reader.latest(self._connect(deadline), newer_than, expects_more=more), deadline)
+
+    async def latest_async(
+        self, namespace: str, name: str, newer_than: int | None, timeout_s: float | None
+    ) -> Update:
+        """Like `latest`, but awaitable."""
+        deadline = deadline_in(timeout_s)
+        reader = self._reader(namespace, name, newer_than)
+        more = newer_than is not None
+        steps = reader.latest(self._connect(deadline), newer_than, expects_more=more)
+        return await run_async(steps, deadline)
+
+    def watch(self, namespace: str, name: str) -> VersionWatch:
+        """Return a watch of the channel's versions."""
+        return VersionWatch(self._connect, Reader(name_channel(namespace, checked_name(name))))
+
+    def unpublish(self, namespace: str, name: str, timeout_s: float | None) -> None:
+        """End a channel, and free its versions."""
+        deadline = deadline_in(timeout_s)
+        run(self._publisher(namespace, name).end(self._connect(deadline)), deadline)
+
+    async def unpublish_async(self, namespace: str, name: str, timeout_s: float | None) -> None:
+        """Like `unpublish`, but awaitable."""
+        deadline = deadline_in(timeout_s)
+        await run_async(self._publisher(namespace, name).end(self._connect(deadline)), deadline)
+
+    def close(self) -> None:
+        """Fetch nothing early any more."""
+        with self._lock:
+            readers = list(self._readers.values())
+        for each in readers:
+            each.close()
+
+    def _begin(
+        self,
+        namespace: str,
+        name: str,
+        value: Any,
+        version: int | None,
+        keep: int,
+        timeout_s: float | None,
+    ) -> tuple[Publisher, Encoded, float | None]:
+        if version is not None and (type(version) is not int or version < 1):
+            raise InvalidArgumentError(f"version is {version!r}; it is a whole number from 1 on")
+        if type(keep) is not int or keep < 1:
+            raise InvalidArgumentError(f"keep is {keep!r}; it is a whole number from 1 on")
+        publisher = self._publisher(namespace, name)
+        return publisher, encode(value), deadline_in(timeout_s)
+
+    def _publisher(self, namespace: str, name: str) -> Publisher:
+        channel = name_channel(namespace, checked_name(name))
+        with self._lock:
+            return self._publishers.setdefault(channel, Publisher(channel, name))
+
+    def _reader(self, namespace: str, name: str, newer_than: int | None) -> Reader:
+        if newer_than is not None and type(newer_than) is not int:
+            raise InvalidArgumentError(f"newer_than is {newer_than!r}; it is a version, or None")
+        channel = name_channel(namespace, checked_name(name))
+        with self._lock:
+            return self._readers.setdefault(channel, Reader(channel))

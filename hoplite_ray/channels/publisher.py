@@ -1,0 +1,145 @@
+"""A publisher of a channel: it takes a term, puts each version, and has its home make it visible.
+
+Pure but for the store's operations, which its generators yield.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from hoplite_ray.channels.names import name_object
+from hoplite_ray.channels.record import Record
+from hoplite_ray.channels.steps import Steps
+from hoplite_ray.client import StoreClient
+from hoplite_ray.errors import (
+    DuplicateObjectError,
+    HopliteError,
+    InvalidArgumentError,
+    ObjectLostError,
+    VersionRefusedError,
+)
+from hoplite_ray.values.codec import Encoded
+from hoplite_ray.values.versions import NO_VERSION, VersionNumber
+
+
+class Publisher:
+    """This process's right to publish to one channel. Any thread may use it.
+
+    It takes a term at its first publish, and again after any failure: what an operation that failed
+    has left behind is then known, and deleted.
+    """
+
+    def __init__(self, channel: bytes, name: str) -> None:
+        self._channel = channel
+        self._name = name
+        self._lock = threading.Lock()
+        self._turn: Future[None] | None = None  # ends when the last publish does
+        self._newest = NO_VERSION  # its term is this publisher's, while `_has_term`
+        self._has_term = False
+        self._version = 0  # of the newest
+        self._kept: list[VersionNumber] = []  # whose objects exist, ascending
+
+    def publish(
+        self, store: StoreClient, value: Encoded, version: int | None, keep: int
+    ) -> Steps[int]:
+        """Publish a value; returns its version. One publish at a time is under way."""
+        return self._in_turn(lambda: self._publish(store, value, version, keep))
+
+    def end(self, store: StoreClient) -> Steps[None]:
+        """Unpublish: no version can be read any more; the next one is the first again."""
+        return self._in_turn(lambda: self._end(store))
+
+    def _in_turn(self, begin: Callable[[], Steps[Any]]) -> Steps[Any]:
+        turn: Future[None] = Future()
+        turn.set_running_or_notify_cancel()
+        with self._lock:
+            before, self._turn = self._turn, turn
+        try:
+            if before is not None:
+                yield before
+            return (yield from begin())
+        finally:
+            turn.set_result(None)
+
+    def _publish(
+        self, store: StoreClient, value: Encoded, version: int | None, keep: int
+    ) -> Steps[int]:
+        if not self._has_term:
+            yield from self._take_term(store)
+        chosen = self._version + 1 if version is None else version
+        if chosen <= self._version:
+            raise InvalidArgumentError(
+                f"version {chosen} of channel {self._name!r} is not above {self._version}, which "
+                "is published; versions ascend: leave version out, or give a higher one"
+            )
+        number = self._next()
+        try:
+            yield store.begin_put(name_object(self._channel, number), value)
+            kept = self._kept[max(len(self._kept) - keep + 1, 0) :]
+            dropped = self._kept[: len(self._kept) - len(kept)]
+            size_bytes = value.layout.size_bytes
+            record = Record(chosen, time.time(), size_bytes, tuple(kept), tuple(dropped))
+            yield store.publish_version(self._channel, number.term, number.n, record.encode())
+        except BaseException as error:
+            self._has_term = False
+            # Only the next publisher deletes a version that is not there yet.
+            if isinstance(error, (VersionRefusedError, ObjectLostError, DuplicateObjectError)):
+                yield from self._delete(store, [number])
+                raise self._taken_error() from error
+            raise
+        self._newest, self._version, self._kept = number, chosen, [*kept, number]
+        yield from self._delete(store, dropped)
+        return chosen
+
+    def _end(self, store: StoreClient) -> Steps[None]:
+        yield from self._take_term(store)
+        # The end has no record, so no later publisher could delete what were left behind it.
+        yield from self._delete(store, self._kept)
+        number = self._next()
+        try:
+            yield store.publish_version(self._channel, number.term, number.n, b"", is_end=True)
+        except BaseException as error:
+            self._has_term = False
+            if isinstance(error, VersionRefusedError):
+                raise self._taken_error() from error
+            raise
+        self._newest, self._version, self._kept = number, 0, []
+
+    def _take_term(self, store: StoreClient) -> Steps[None]:
+        """Take the channel over, and delete what the publisher before has left behind."""
+        taken = yield store.take_term(self._channel)
+        newest = yield store.watch_version(self._channel, wait=False)
+        self._newest, self._version, self._kept = (
+            VersionNumber(taken.term.epoch, taken.term.counter, 0),
+            0,
+            [],
+        )
+        if newest is not None:
+            begun = newest.number._replace(n=newest.number.n + 1)
+            left = [begun]
+            if not newest.is_end:
+                record = Record.decode(newest.payload)
+                self._version, self._kept = record.version, [*record.kept, newest.number]
+                left += record.dropped
+            yield from self._delete(store, left)
+        self._has_term = True
+
+    def _next(self) -> VersionNumber:
+        return self._newest._replace(n=self._newest.n + 1)
+
+    def _delete(self, store: StoreClient, numbers: list[VersionNumber]) -> Steps[None]:
+        """Delete versions. What fails here is deleted by the next one who takes a term."""
+        for number in numbers:
+            with suppress(HopliteError):
+                yield store.begin_delete(name_object(self._channel, number))
+
+    def _taken_error(self) -> VersionRefusedError:
+        return VersionRefusedError(
+            f"another process has taken channel {self._name!r}: its versions are the newest, and "
+            "this one was not published; let one process publish, or publish again to take it back"
+        )

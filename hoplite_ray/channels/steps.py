@@ -1,0 +1,76 @@
+"""Operations of channels as generators, which a call waits through and its twin awaits.
+
+A generator yields a step, and is sent the step's result or thrown its error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from concurrent.futures import Future
+from typing import Any, TypeAlias, TypeVar
+
+from hoplite_ray.errors import GetTimeoutError
+from hoplite_ray.pending import Pending
+from hoplite_ray.values.deadlines import left_s
+
+T = TypeVar("T")
+
+Step: TypeAlias = "Pending[Any] | Future[None]"
+Steps: TypeAlias = Generator[Step, Any, T]
+
+
+def run(steps: Steps[T], deadline: float | None) -> T:
+    """Wait through an operation. Raises: GetTimeoutError; the operation's errors."""
+
+    def do(step: Step) -> Any:
+        if isinstance(step, Pending):
+            return step.result(left_s(deadline))
+        try:
+            return step.result(left_s(deadline))
+        except TimeoutError:
+            raise _turn_error() from None
+
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = do(step)
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def run_async(steps: Steps[T], deadline: float | None) -> T:
+    """Like `run`, but awaitable; cancelling it throws the cancellation into the operation."""
+
+    async def do(step: Step) -> Any:
+        if isinstance(step, Pending):
+            return await step.result_async(left_s(deadline))
+        try:
+            async with asyncio.timeout(left_s(deadline)):
+                return await asyncio.wrap_future(step)
+        except TimeoutError:
+            raise _turn_error() from None
+
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = await do(step)
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _turn_error() -> GetTimeoutError:
+    return GetTimeoutError(
+        "another publish of this process to the channel has not ended; await it first, or raise "
+        "timeout_s"
+    )

@@ -1,0 +1,76 @@
+"""Watches: each version of a channel that a reader is fast enough for, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hoplite_ray.channels.reader import Reader, Update
+from hoplite_ray.channels.steps import run, run_async
+from hoplite_ray.client import StoreClient
+from hoplite_ray.values.deadlines import deadline_in
+from hoplite_ray.values.versions import NO_VERSION
+
+_Connect = Callable[[float | None], StoreClient]
+
+
+class VersionWatch:
+    """The versions of a channel, the newest first and then each newer one: `for` or `async for`.
+
+    A reader that is slower than the publisher misses versions, and never sees one twice. It begins
+    to fetch a version before that is visible. It ends when the channel is unpublished. One caller
+    uses it at a time.
+    """
+
+    def __init__(self, connect: _Connect, reader: Reader) -> None:
+        """Begin to watch; programs call `watch`."""
+        self._connect = connect
+        self._reader = reader
+        self._known = NO_VERSION
+
+    def next(self, *, timeout_s: float | None = None) -> Update | None:
+        """Wait for the next version.
+
+        Args:    timeout_s: seconds to wait; None waits without a limit.
+        Returns: the version with its value; None when the channel is unpublished.
+        Raises:  GetTimeoutError, after which the watch goes on; ObjectLostError; NodeLostError.
+        """
+        deadline = deadline_in(timeout_s)
+        steps = self._reader.next(self._connect(deadline), self._known)
+        return self._note(run(steps, deadline))
+
+    async def next_async(self, *, timeout_s: float | None = None) -> Update | None:
+        """Like `next`, but awaitable; cancelling it loses no version."""
+        deadline = deadline_in(timeout_s)
+        steps = self._reader.next(self._connect(deadline), self._known)
+        return self._note(await run_async(steps, deadline))
+
+    def close(self) -> None:
+        """End the watch: fetch nothing early any more. Idempotent."""
+        self._reader.close()
+
+    def __enter__(self) -> VersionWatch:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __iter__(self) -> VersionWatch:
+        return self
+
+    def __next__(self) -> Update:
+        if (update := self.next()) is None:
+            raise StopIteration
+        return update
+
+    def __aiter__(self) -> VersionWatch:
+        return self
+
+    async def __anext__(self) -> Update:
+        if (update := await self.next_async()) is None:
+            raise StopAsyncIteration
+        return update
+
+    def _note(self, update: Update | None) -> Update | None:
+        if update is not None:
+            self._known = update._number
+        return update

@@ -1,0 +1,131 @@
+"""The version channels of `Store`: publish, latest, watch and unpublish."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from hoplite_ray.channels.channels import Channels
+from hoplite_ray.channels.reader import Update
+from hoplite_ray.channels.watching import VersionWatch
+from hoplite_ray.client import StoreClient
+
+_NAMESPACE = ""  # a store without Ray has one
+
+
+class Publishing:
+    """The part of `Store` that publishes values under names."""
+
+    _client: StoreClient
+
+    @cached_property
+    def _channels(self) -> Channels:
+        return Channels(lambda deadline: self._client)
+
+    def publish(
+        self,
+        name: str,
+        value: Any,
+        *,
+        version: int | None = None,
+        keep: int = 2,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Publish a value as the newest version of a channel, for readers on every node.
+
+        A version is visible when all of its bytes are stored; it never changes. The node of this
+        process keeps the last `keep` versions, until `unpublish`. One process publishes to a
+        channel: another one that begins takes it over, and this one's next publish fails.
+
+        Args:    name: of the channel, a text of at most 1,024 bytes.
+                 value: as for `put`.
+                 version: a number above those before; None takes the next one, 1 at first.
+                 keep: versions to keep. Memory for one more is needed while it publishes.
+                 timeout_s: seconds to wait; None waits without a limit.
+        Returns: the version, when every node can read it.
+        Raises:  InvalidArgumentError for a version that does not ascend, or a value that no object
+                 can hold; VersionRefusedError if another process has taken the channel;
+                 StoreFullError; GetTimeoutError, after which it may still become visible.
+        Cost:    a copy of the bytes, and two messages to each other node.
+        Example:
+
+            assert store.publish("policy", np.zeros(4)) == 1
+            assert store.latest("policy").value.sum() == 0
+        """
+        return self._channels.publish(_NAMESPACE, name, value, version, keep, timeout_s)
+
+    async def publish_async(
+        self,
+        name: str,
+        value: Any,
+        *,
+        version: int | None = None,
+        keep: int = 2,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Like `publish`, but awaitable; when it is cancelled it may still take effect."""
+        return await self._channels.publish_async(_NAMESPACE, name, value, version, keep, timeout_s)
+
+    def latest(
+        self, name: str, *, newer_than: int | None = None, timeout_s: float | None = None
+    ) -> Update:
+        """Return the newest version of a channel; wait until there is one.
+
+        Args:    name: of the channel.
+                 newer_than: a version; the call waits for one above it, and begins to fetch the
+                 one after that, before it is visible.
+                 timeout_s: seconds to wait for the version and its bytes; None has no limit.
+        Returns: an `Update`: `version`, `value`, `time_s`, `size_bytes`. The value is the caller's
+                 own, also when newer versions have taken its place.
+        Raises:  GetTimeoutError; ObjectLostError if all nodes with its bytes are gone;
+                 NodeLostError.
+        Cost:    one question to the channel's home, and the bytes over this node's link once. With
+                 `newer_than` the node also needs memory for the version that comes.
+        Example:
+
+            store.publish("critic", [np.ones(3)])
+            assert store.latest("critic", timeout_s=10).version == 1
+        """
+        return self._channels.latest(_NAMESPACE, name, newer_than, timeout_s)
+
+    async def latest_async(
+        self, name: str, *, newer_than: int | None = None, timeout_s: float | None = None
+    ) -> Update:
+        """Like `latest`, but awaitable; cancelling it cancels the transfer."""
+        return await self._channels.latest_async(_NAMESPACE, name, newer_than, timeout_s)
+
+    def watch(self, name: str) -> VersionWatch:
+        """Return a watch of a channel: `for update in store.watch(name)`, or `async for`.
+
+        Args:    name: of the channel, which need not be there yet.
+        Returns: a `VersionWatch`, which yields an `Update` for the newest version, and for each one
+                 after it that this reader is fast enough for. It ends with `unpublish`.
+        Raises:  InvalidArgumentError if no channel can have that name.
+        Cost:    as `latest` with `newer_than`, for each version.
+        Example:
+
+            store.publish("watched", np.ones(3))
+            with store.watch("watched") as updates:
+                assert updates.next(timeout_s=10).version == 1
+        """
+        return self._channels.watch(_NAMESPACE, name)
+
+    def unpublish(self, name: str, *, timeout_s: float | None = None) -> None:
+        """End a channel: free its versions, and end its watches.
+
+        Args:    name: of the channel.
+                 timeout_s: seconds to wait; None waits without a limit.
+        Returns: None. Values that readers hold stay theirs. A later `publish` begins the channel
+                 again, with version 1.
+        Raises:  GetTimeoutError; NodeLostError.
+        Cost:    two messages to each other node.
+        Example:
+
+            store.publish("gone", np.ones(3))
+            store.unpublish("gone")
+        """
+        self._channels.unpublish(_NAMESPACE, name, timeout_s)
+
+    async def unpublish_async(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Like `unpublish`, but awaitable."""
+        await self._channels.unpublish_async(_NAMESPACE, name, timeout_s)

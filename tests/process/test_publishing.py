@@ -1,0 +1,172 @@
+"""Version channels without Ray: versions grow at every reader, through the deaths of nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hoplite_ray.errors import (
+    GetTimeoutError,
+    InvalidArgumentError,
+    ObjectLostError,
+    VersionRefusedError,
+)
+from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes
+
+COUNT = 300_000  # elements of a value: above what travels inside of messages
+
+
+def value_of(version: int) -> dict[str, Any]:
+    return {"layer": np.full(COUNT, version, np.float32), "step": np.array(version)}
+
+
+def check(update: Any) -> int:
+    """Return the version of an update whose bytes are all of that version."""
+    assert update.value["step"] == update.version
+    assert (update.value["layer"] == update.version).all(), "a version is whole"
+    return int(update.version)
+
+
+def test_every_node_reads_what_one_publishes(three: Nodes) -> None:
+    for version in (1, 2, 3):
+        assert three[0].publish("policy", value_of(version), timeout_s=WAIT_S) == version
+        for rank in (2, 1, 0):
+            assert check(three[rank].latest("policy", timeout_s=WAIT_S)) == version
+    assert three[0].publish("policy", value_of(9), version=9, timeout_s=WAIT_S) == 9
+    assert check(three[1].latest("policy", newer_than=3, timeout_s=WAIT_S)) == 9
+    three[0].unpublish("policy", timeout_s=WAIT_S)
+
+
+def test_watches_hear_each_version_once_in_order_and_end(three: Nodes) -> None:
+    heard: dict[int, list[int]] = {1: [], 2: []}
+
+    def listen(rank: int) -> None:
+        for update in three[rank].watch("watched"):
+            heard[rank].append(check(update))
+
+    async def await_all() -> None:
+        async for update in three[2].watch("watched"):
+            heard[2].append(check(update))
+
+    threads = [
+        threading.Thread(target=listen, args=(1,)),
+        threading.Thread(target=lambda: asyncio.run(await_all())),
+    ]
+    for each in threads:
+        each.start()
+    for version in range(1, 31):
+        three[0].publish("watched", value_of(version), timeout_s=WAIT_S)
+    three[2].latest("watched", newer_than=29, timeout_s=WAIT_S)
+    for rank in (1, 2):
+        three[rank].latest("watched", newer_than=29, timeout_s=WAIT_S)
+    wait_until(lambda: all(each and each[-1] == 30 for each in heard.values()))
+    three[0].unpublish("watched", timeout_s=WAIT_S)
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive(), "a watch ends when its channel does"
+    for each in heard.values():
+        assert each == sorted(set(each)) and each[-1] == 30
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    for _ in range(int(WAIT_S / 0.02)):
+        if holds():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError("it has not come")
+
+
+def test_a_second_publisher_takes_the_channel(three: Nodes) -> None:
+    for version in (1, 2):
+        three[0].publish("taken", value_of(version), timeout_s=WAIT_S)
+    assert three[1].publish("taken", value_of(3), timeout_s=WAIT_S) == 3
+    with pytest.raises(VersionRefusedError, match="another process has taken channel 'taken'"):
+        three[0].publish("taken", value_of(3), timeout_s=WAIT_S)
+    assert check(three[2].latest("taken", timeout_s=WAIT_S)) == 3
+    assert three[0].publish("taken", value_of(4), timeout_s=WAIT_S) == 4, "it takes it back"
+    three[0].unpublish("taken", timeout_s=WAIT_S)
+
+
+def test_only_the_last_versions_are_kept_and_unpublish_frees_all(cluster: MakeNodes) -> None:
+    nodes = cluster(2)
+    for version in range(1, 8):
+        nodes[0].publish("kept", value_of(version), keep=3, timeout_s=WAIT_S)
+    nodes.wait_for(0, lambda stats: stats.objects == 3)
+    assert nodes[1].publish("kept", value_of(8), keep=3, timeout_s=WAIT_S) == 8
+    nodes.wait_for(0, lambda stats: stats.objects == 2)
+    nodes[0].unpublish("kept", timeout_s=WAIT_S)
+    for rank in (0, 1):
+        nodes.wait_for(rank, lambda stats: stats.objects == 0)
+    with pytest.raises(VersionRefusedError):
+        nodes[1].publish("kept", value_of(9), timeout_s=WAIT_S)
+    assert nodes[1].publish("kept", value_of(1), timeout_s=WAIT_S) == 1, "it begins again"
+    nodes[1].unpublish("kept", timeout_s=WAIT_S)
+
+
+def test_a_dead_publisher_is_followed_by_another(cluster: MakeNodes) -> None:
+    nodes = cluster(3)
+    for version in (1, 2):
+        nodes[0].publish("followed", value_of(version), timeout_s=WAIT_S)
+        check(nodes[1].latest("followed", timeout_s=WAIT_S))
+    nodes.kill(0)
+    assert check(nodes[2].latest("followed", timeout_s=WAIT_S)) == 2, "from a reader's copy"
+    assert nodes[2].publish("followed", value_of(3), timeout_s=WAIT_S) == 3
+    assert check(nodes[1].latest("followed", newer_than=2, timeout_s=WAIT_S)) == 3
+
+
+def test_a_version_whose_bytes_are_gone_says_so_until_there_is_a_newer_one(
+    cluster: MakeNodes,
+) -> None:
+    nodes = cluster(3)
+    nodes[0].publish("lost", value_of(1), timeout_s=WAIT_S)
+    nodes.kill(0)
+    with pytest.raises(ObjectLostError):
+        nodes[1].latest("lost", timeout_s=WAIT_S)
+    assert nodes[1].publish("lost", value_of(2), timeout_s=WAIT_S) == 2
+    assert check(nodes[2].latest("lost", timeout_s=WAIT_S)) == 2
+
+
+def test_wrong_uses_are_named(three: Nodes) -> None:
+    three[0].publish("wrong", value_of(5), version=5, timeout_s=WAIT_S)
+    for version in (5, 4):
+        with pytest.raises(InvalidArgumentError, match=f"version {version} .* is not above 5"):
+            three[0].publish("wrong", value_of(5), version=version)
+    for options in ({"version": 0}, {"version": 1.5}, {"keep": 0}, {"keep": True}):
+        with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))} is"):
+            three[0].publish("wrong", value_of(6), **options)
+    for name in ("", "x" * 1025, 7):
+        with pytest.raises(InvalidArgumentError, match="a channel's name is a text"):
+            three[0].latest(name)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="newer_than is"):
+        three[0].latest("wrong", newer_than="5")  # type: ignore[arg-type]
+    with pytest.raises(GetTimeoutError):
+        three[1].latest("nobody publishes", timeout_s=0.2)
+    three[0].unpublish("wrong", timeout_s=WAIT_S)
+
+
+def test_the_twins_do_the_same(three: Nodes) -> None:
+    async def program() -> None:
+        assert await three[0].publish_async("twins", value_of(1), timeout_s=WAIT_S) == 1
+        waiting = asyncio.create_task(
+            three[1].latest_async("twins", newer_than=1, timeout_s=WAIT_S)
+        )
+        both = [
+            three[0].publish_async("twins", value_of(each), timeout_s=WAIT_S) for each in (2, 3)
+        ]
+        assert await asyncio.gather(*both) == [2, 3]
+        assert check(await waiting) in (2, 3)
+        await three[0].unpublish_async("twins", timeout_s=WAIT_S)
+
+    asyncio.run(program())
+
+
+def test_a_publish_without_room_says_so_and_the_channel_goes_on(cluster: MakeNodes) -> None:
+    nodes = cluster(1, arena_bytes=8 * MIB)
+    with pytest.raises(Exception, match=r"arena|room|memory"):
+        nodes[0].publish("large", np.zeros(16 * MIB, np.uint8), timeout_s=WAIT_S)
+    assert nodes[0].publish("large", np.zeros(100), timeout_s=WAIT_S) == 1

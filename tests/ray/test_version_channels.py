@@ -1,0 +1,87 @@
+"""Version channels under Ray: actors on several nodes, namespaces, deaths of publishers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import hoplite_ray as hop
+from tests.ray.raycluster import LARGE, RayCluster
+
+WAIT_S = 60
+
+
+def value_of(version: int) -> dict[str, Any]:
+    return {"layer": np.full(LARGE, version, np.int64)}
+
+
+@ray.remote(num_cpus=0)
+class Publisher:
+    def publish(self, name: str, version: int, **options: Any) -> int:
+        return hop.publish(name, value_of(version), timeout_s=WAIT_S, **options)
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@ray.remote(num_cpus=0)
+class Reader:
+    def latest(self, name: str, newer_than: int | None = None) -> int:
+        update = hop.latest(name, newer_than=newer_than, timeout_s=WAIT_S)
+        assert (update.value["layer"] == update.version).all()
+        return update.version
+
+    def watch(self, name: str) -> list[int]:
+        seen = []
+        for update in hop.watch(name):
+            assert (update.value["layer"] == update.version).all()
+            seen.append(update.version)
+        return seen
+
+
+@pytest.fixture
+def publisher(cluster: RayCluster) -> Any:
+    return Publisher.options(**cluster.on(1)).remote()
+
+
+@pytest.fixture
+def reader(cluster: RayCluster) -> Any:
+    return Reader.options(**cluster.on(2)).remote()
+
+
+def test_actors_watch_what_one_publishes(publisher: Any, reader: Any) -> None:
+    watching = reader.watch.remote("watched")
+    for version in range(1, 6):
+        assert ray.get(publisher.publish.remote("watched", version), timeout=WAIT_S) == version
+        assert hop.latest("watched", newer_than=version - 1, timeout_s=WAIT_S).version == version
+    hop.unpublish("watched", timeout_s=WAIT_S)
+    seen = ray.get(watching, timeout=WAIT_S)
+    assert seen == sorted(set(seen)) and seen, "each version once, in order"
+
+
+def test_a_publisher_that_died_is_followed_by_another(
+    cluster: RayCluster, publisher: Any, reader: Any
+) -> None:
+    for version in (1, 2):
+        ray.get(publisher.publish.remote("followed", version), timeout=WAIT_S)
+    publisher.die.remote()
+    assert ray.get(reader.latest.remote("followed"), timeout=WAIT_S) == 2
+    following = Publisher.options(**cluster.on(2)).remote()
+    assert ray.get(following.publish.remote("followed", 3), timeout=WAIT_S) == 3
+    assert ray.get(reader.latest.remote("followed", 2), timeout=WAIT_S) == 3
+    hop.unpublish("followed", timeout_s=WAIT_S)
+
+
+def test_a_channel_belongs_to_a_namespace(publisher: Any) -> None:
+    ray.get(publisher.publish.remote("apart", 1, namespace="other"), timeout=WAIT_S)
+    with pytest.raises(hop.GetTimeoutError):
+        hop.latest("apart", timeout_s=0.5)
+    assert hop.latest("apart", namespace="other", timeout_s=WAIT_S).version == 1
+    hop.unpublish("apart", namespace="other", timeout_s=WAIT_S)
+    with pytest.raises(hop.InvalidArgumentError, match="namespace is 7"):
+        hop.latest("apart", namespace=7)  # type: ignore[arg-type]
