@@ -63,7 +63,7 @@ class Publishing:
         keep: int = 2,
         timeout_s: float | None = None,
     ) -> int:
-        """Like `publish`, but awaitable; when it is cancelled it may still take effect."""
+        """Like `publish`, but awaitable; cancelling it may leave a version that becomes visible."""
         return await self._channels.publish_async(_NAMESPACE, name, value, version, keep, timeout_s)
 
     def latest(
@@ -127,5 +127,5 @@ class Publishing:
         self._channels.unpublish(_NAMESPACE, name, timeout_s)
 
     async def unpublish_async(self, name: str, *, timeout_s: float | None = None) -> None:
-        """Like `unpublish`, but awaitable."""
+        """Like `unpublish`, but awaitable; cancelling it may leave the channel without versions."""
         await self._channels.unpublish_async(_NAMESPACE, name, timeout_s)

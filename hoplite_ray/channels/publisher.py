@@ -133,7 +133,7 @@ class Publisher:
         return self._newest._replace(n=self._newest.n + 1)
 
     def _delete(self, store: StoreClient, numbers: list[VersionNumber]) -> Steps[None]:
-        """Delete versions. What fails here is deleted by the next one who takes a term."""
+        """Delete versions. The publisher that takes the next term deletes what fails here."""
         for number in numbers:
             with suppress(HopliteError):
                 yield store.begin_delete(name_object(self._channel, number))

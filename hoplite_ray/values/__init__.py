@@ -1,4 +1,4 @@
-"""What the package stores: values as bytes, and back.
+"""Values as bytes, and bytes as values.
 
 A value is a numpy array, a torch tensor, a number, text, or a container of these. `trees` takes it
 apart, `dtypes` names the elements, `layout` places the arrays in an object, and `codec` makes the

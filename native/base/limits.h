@@ -15,8 +15,7 @@
 
 namespace hoplite {
 
-// Wire. One version; HELLO refuses any other.
-inline constexpr std::uint16_t kWireVersion = 5;
+inline constexpr std::uint16_t kWireVersion = 5;  // the only one: HELLO refuses any other
 
 // Objects up to this size travel inside control frames and are copied out, never mapped (decision
 // 18). One page-table operation costs more than copying 64 KiB.

@@ -71,7 +71,7 @@ TEST(Completion, HandsEachListToWhoAskedForIt) {
   const RequestId second = completion.begin_list();
   ObjectRow row;
   row.size_bytes = 7;
-  completion.finish_list(second, {{row}, {}, {}});
+  completion.finish_list(second, {{row}, {}, {}, {}});
   completion.finish_list(first, {});
   EXPECT_TRUE(completion.take_list(first).objects.empty());
   const auto rows = completion.take_list(second).objects;

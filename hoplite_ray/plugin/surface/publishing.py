@@ -63,7 +63,7 @@ async def publish_async(
     namespace: str | None = None,
     timeout_s: float | None = None,
 ) -> int:
-    """Like `publish`, but awaitable; when it is cancelled it may still take effect."""
+    """Like `publish`, but awaitable; cancelling it may leave a version that becomes visible."""
     space = _choose(namespace)
     return await _retry_async(
         lambda channels: channels.publish_async(space, name, value, version, keep, timeout_s)
@@ -152,7 +152,7 @@ def unpublish(name: str, *, namespace: str | None = None, timeout_s: float | Non
 async def unpublish_async(
     name: str, *, namespace: str | None = None, timeout_s: float | None = None
 ) -> None:
-    """Like `unpublish`, but awaitable."""
+    """Like `unpublish`, but awaitable; cancelling it may leave the channel without versions."""
     space = _choose(namespace)
     await _retry_async(lambda channels: channels.unpublish_async(space, name, timeout_s))
 

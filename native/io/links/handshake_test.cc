@@ -150,7 +150,7 @@ TEST(Handshake, AnotherWireVersionIsNamed) {
   auto handled = Handshake(kListener).handle_frame(LinkFrame{hello});
   ASSERT_FALSE(handled);
   EXPECT_EQ(handled.error().code, Code::kWrongVersion);
-  EXPECT_NE(handled.error().text.find("it speaks wire version 1, we 4"), std::string::npos)
+  EXPECT_NE(handled.error().text.find("it speaks wire version 1, we 5"), std::string::npos)
       << handled.error().text;
 }
 

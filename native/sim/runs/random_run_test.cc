@@ -77,10 +77,10 @@ TEST(RandomRun, SameSeedGivesTheSameRun) {
   EXPECT_EQ(first.answered, again.answered);
 }
 
-// Seeds of twenty whose run with the canary says something that begins with `said`.
+// Seeds of forty whose run with the canary says something that begins with `said`.
 int count_reports(Canary canary, const std::string& said) {
   int count = 0;
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     const auto failures = random_run({.seed = seed, .canary = canary}).failures;
     const auto says = [&](const std::string& failure) { return failure.starts_with(said); };
     if (std::any_of(failures.begin(), failures.end(), says)) ++count;

@@ -126,8 +126,9 @@ void Channels::handle_client_lost(ClientId client) {
 // Takes one request of a client out of the channel. The home may still do what it asks for.
 bool Channels::cancel_one(const ObjectId& id, Channel& channel, const Waiter& waiter) {
   const auto is_its = [&](const auto& each) { return each.waiter == waiter; };
-  if (std::erase_if(channel.watches, is_its) > 0) {
-    --requests_;
+  // A client may have used one request id several times.
+  if (const auto gone = std::erase_if(channel.watches, is_its); gone > 0) {
+    requests_ -= gone;
     // No version has ever come, and perhaps none will: nothing else ends such a subscription.
     const bool is_empty = channel.watches.empty() && !channel.visible.exists();
     if (is_empty) subscribe(id, channel, false);
