@@ -18,8 +18,8 @@ namespace hoplite::sim {
 
 class ChannelChecker {
  public:
-  // `members`: of the view in which it is decided, or fewer. REQUIRES: the request stays where it
-  // is.
+  // `members`: live ones of the view in which it is decided, or fewer. REQUIRES: the request stays
+  // where it is.
   void note_request(const Request& request, std::size_t members);
   void note_death() { ++deaths_; }  // of any node's life
   // Returns what is wrong with the answer that the request has got, if anything.

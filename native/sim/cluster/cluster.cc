@@ -184,7 +184,7 @@ void Cluster::set_rate(std::size_t node, std::uint64_t rate_bytes_per_s) {
 // skips the older one.
 void Cluster::publish_view() {
   view_.epoch = Epoch{view_.epoch.value + 1};
-  view_sizes_[view_.epoch] = view_.members.size();
+  views_[view_.epoch] = view_.members;
   for (const Member& member : view_.members) {
     const Node& receiver = node_of(member.node);
     timeline_.after(some(config_.view_delay_max),

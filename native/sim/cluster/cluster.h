@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs many engines in virtual time and plays the product's io/, node/ and client/ around them.
 // Clients put, get, reduce, delete, release, cancel and die; nodes crash, pause, restart and join.
-// Death reports become views, which reach nodes at different times. All messages go through wire/,
-// and the seed decides everything.
+// Death reports become views, which reach nodes at different times. The seed decides everything.
 #pragma once
 
 #include <functional>
@@ -68,8 +67,7 @@ class Cluster final : private ClusterTables, private NetworkUser {
   bool run_until(const std::function<bool()>& holds, Duration limit);
   bool run_until_answered(const Request& request, Duration limit = 10_s);
   [[nodiscard]] Timeline& timeline() { return timeline_; }
-  // Deletes and releases everything, lets the tombstones end, and checks that nothing is left.
-  void finish();
+  void finish();  // deletes and releases everything, and checks that nothing is left
 
   [[nodiscard]] Instant now() const { return timeline_.now(); }
   [[nodiscard]] std::size_t size() const { return nodes_.size(); }

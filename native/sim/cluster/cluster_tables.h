@@ -34,18 +34,21 @@ struct ClusterTables {
     return config_.liar && node.value == *config_.liar + 1;
   }
 
-  // Returns how many members the view has in which the next decision of a home is made, or fewer: a
-  // node that has just started may not be in it.
+  // Returns how many live members the view has in which the next decision of a home is made, or
+  // fewer: a home may not know yet that a node has started.
   [[nodiscard]] std::size_t count_members() const {
-    std::size_t alive = 0;
-    std::size_t least = view_.members.size();
+    std::size_t least = nodes_.size();
     for (const auto& node : nodes_) {
-      if (!node->alive) continue;
-      ++alive;
-      const auto size = view_sizes_.find(node->known_epoch);
-      if (size != view_sizes_.end()) least = std::min(least, size->second);
+      const auto view = views_.find(node->known_epoch);
+      if (!node->alive || view == views_.end()) continue;
+      const auto lives = [this](const Member& member) {
+        const ClusterNode& each = *nodes_[member.node.value - 1];
+        return each.alive && each.life == member.incarnation;
+      };
+      const auto count = std::ranges::count_if(view->second, lives);
+      least = std::min(least, static_cast<std::size_t>(count));
     }
-    return std::min(alive, least);
+    return least;
   }
 
   ClusterNode& node_of(NodeId id) { return *nodes_[id.value - 1]; }
@@ -67,7 +70,7 @@ struct ClusterTables {
   std::set<std::string> suspected_;  // circles that must be gone when they are looked at again
   std::vector<std::unique_ptr<ClusterNode>> nodes_;
   SetViewCommand view_;
-  std::map<Epoch, std::size_t> view_sizes_;
+  std::map<Epoch, std::vector<Member>> views_;
   std::deque<Request> requests_;
   Listing listed_;
   std::map<RequestId, Request*> waiting_;
