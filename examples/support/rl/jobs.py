@@ -95,7 +95,7 @@ def play_runs(learn: Learn, stores: Sequence[Any], actor: Any, options: argparse
     policy, over = options.policy, []
     store_bytes = STORE_BYTES + COPIES * (options.actors + 1) * 4 * policy.size
     with cluster_at(options.address, options.nodes, options.actors, store_bytes) as place:
-        hop.init(**place, arena_bytes=store_bytes, log_to_driver=False)
+        hop.init(**place, arena_bytes=store_bytes)
         actors = [actor.remote(rank, options) for rank in range(options.actors)]
         ray.get([each.__ray_ready__.remote() for each in actors])  # before the clocks start
         with killing(type_name(actor)) if options.kill else nullcontext():
