@@ -56,7 +56,9 @@ def parse_options(description: str) -> argparse.Namespace:
     add("--seeds", type=_numbers, default=(0,), help="a run for each, as in 0,1,2 (default: 0)")
     add("--frames", type=float, default=1.0, help="of a run at most, in millions (default: 1)")
     add("--goal", type=float, default=475.0, help="mean return that ends a run (default: 475)")
-    add("--parameters", type=float, default=0.25, help="of the weights, in millions: 0.25")
+    add(
+        "--parameters", type=float, default=0.25, help="of the weights, in millions (default: 0.25)"
+    )
     add("--actors", type=int, default=8, help="(default: 8)")
     add("--environments", type=int, default=8, help="of each actor (default: 8)")
     add("--steps", type=int, default=32, help="of each environment in a rollout (default: 32)")
