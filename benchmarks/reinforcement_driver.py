@@ -25,6 +25,7 @@ import hoplite_ray as hop
 A3C, IMPALA = "A3C", "IMPALA"
 ENVIRONMENTS, STEPS = 8, 32  # of an actor, and of a rollout
 RATE = 1e-3
+START_S = 300.0  # for an actor, also on a machine that starts all of them at once
 
 Array = npt.NDArray[np.float32]
 
@@ -106,7 +107,7 @@ class _Driver:
             for rank in range(1, self._nodes)
         ]
         for each in self._actors:  # one after the other, so that they don't compete for cores
-            ray.get(each.warm_up.remote(), timeout=TIMEOUT_S)
+            ray.get(each.warm_up.remote(), timeout=START_S)
         return self._policy.size
 
     def turn(self, application: str, peer: str, rounds: int) -> tuple[int, float]:
