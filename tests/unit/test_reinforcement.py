@@ -1,4 +1,4 @@
-"""The figures that `benchmarks/reinforcement.py` makes of its turns: rates beside their bound, and ratios."""
+"""Figures that `benchmarks/reinforcement.py` makes of its turns: rates, bounds and ratios."""
 
 from __future__ import annotations
 
