@@ -286,9 +286,9 @@ def test_a_reduce_that_nobody_waits_for_lets_its_sources_go(cluster: RayCluster)
 def test_a_failed_reduce_lets_its_sources_go(cluster: RayCluster) -> None:
     keeper = Keeper.remote()
     array, object_id = ray.get(keeper.array.remote())
-    total = hop.reduce([ray.put(array), ray.put("text")])
+    total = hop.reduce([ray.put(array), ray.put({"text"})])
     del array
-    with pytest.raises(TypeError, match="source 1 returned str"):
+    with pytest.raises(TypeError, match="source 1 returned set"):
         hop.get(total, timeout_s=60)
     del total
     assert eventually(lambda: is_gone(object_id))

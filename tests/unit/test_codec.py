@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter, OrderedDict, namedtuple
 from dataclasses import dataclass
 from enum import IntEnum
@@ -256,3 +258,21 @@ def test_what_is_not_installed_here_is_named(monkeypatch: pytest.MonkeyPatch) ->
     )
     with pytest.raises(HopliteError, match="pip install torch"):
         codec.decode(layout.to_bytes(), bytes(4))
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_an_array_goes_with_its_last_reference(is_refused: bool) -> None:
+    """Without the collector, which may come much later: the array may map the arena."""
+    array = np.zeros(3)
+    gone = weakref.ref(array)
+    gc.disable()
+    try:
+        if is_refused:
+            with pytest.raises(InvalidArgumentError):
+                codec.encode([array, {1}])
+        else:
+            assert codec.encode({"a": [array]}).layout.size_bytes == 24
+        del array
+        assert gone() is None
+    finally:
+        gc.enable()

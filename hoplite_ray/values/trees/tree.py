@@ -141,6 +141,8 @@ class Parts:
         except _RefusalError as refusal:
             path = "".join(reversed(refusal.steps))
             raise InvalidArgumentError(f"value{path} is {refusal}") from refusal.__cause__
+        finally:
+            self._takers.clear()  # its methods refer to `self`: a cycle, which keeps the arrays
 
     @property
     def signature(self) -> Hashable:
