@@ -35,7 +35,7 @@ from hoplite_ray.serve.slo.ahead import Goal
 CASES = ("ramp", "step", "grid", "surges")
 MODEL = Model(0.050, 0.010, 3)
 LATENCY_S, MISS, START_S = 0.2, 0.01, 3.0
-MOST = 200  # replicas
+MOST, MOST_OF_GRID = 60, 200  # replicas
 LOW, HIGH = 70.0, 130.0  # queries a second
 BEGINS_S, LASTS_S, ENDS_S = 60.0, 10.0, 120.0
 PREPARED = 4
@@ -85,10 +85,10 @@ def play(
     return simulate(arrivals, MODEL, policy, start_s=start_s, initial=initial, parked=prepared)
 
 
-def play_ours(arrivals: Sequence[float], **options: int | float) -> Outcome:
+def play_ours(arrivals: Sequence[float], *, most: int = MOST, **options: int | float) -> Outcome:
     """Run the stage with our policy; `options` are those of a Goal."""
     goal = make_goal(**options)
-    policy = AheadPolicy(goal, least=1, most=MOST)
+    policy = AheadPolicy(goal, least=1, most=most)
     start_s = goal.start_s
     return play(arrivals, policy, spare=goal.spare, prepared=goal.prepared, start_s=start_s)
 
@@ -200,7 +200,7 @@ def grid(seeds: int, seconds: float) -> Iterator[Figure]:
                 arrivals = draw_arrivals(surges(base, seed), seconds=seconds, seed=seed)
                 known = {"latency_s": LATENCY_S, "miss": MISS, "start_s": start_s}
                 oracle = find_oracle(arrivals, MODEL, **known)
-                outcome = play_ours(arrivals, start_s=start_s, hold_s=HOLD_S)
+                outcome = play_ours(arrivals, most=MOST_OF_GRID, start_s=start_s, hold_s=HOLD_S)
                 misses.append(outcome.measure_misses(LATENCY_S))
                 later.append(outcome.measure_misses(LATENCY_S, seconds / 2))
                 shares.append(outcome.replica_s / oracle.replica_s)
