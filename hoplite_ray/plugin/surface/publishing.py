@@ -49,6 +49,7 @@ def publish(
 
         assert hop.publish("policy", {"layer": np.zeros(4)}) == 1
         assert hop.latest("policy").value["layer"].sum() == 0
+        hop.unpublish("policy")
     """
     space = _choose(namespace)
     return _retry(lambda channels: channels.publish(space, name, value, version, keep, timeout_s))
@@ -93,6 +94,7 @@ def latest(
 
         hop.publish("critic", [np.ones(3)])
         assert hop.latest("critic", timeout_s=60).version == 1
+        hop.unpublish("critic")
     """
     space = _choose(namespace)
     return _retry(lambda channels: channels.latest(space, name, newer_than, timeout_s))
@@ -126,6 +128,7 @@ def watch(name: str, *, namespace: str | None = None) -> VersionWatch:
         hop.publish("watched", np.ones(3))
         with hop.watch("watched") as updates:
             assert updates.next(timeout_s=60).version == 1
+        hop.unpublish("watched")
     """
     return _channels().watch(_choose(namespace), name)
 
