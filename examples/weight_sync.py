@@ -64,4 +64,8 @@ if __name__ == "__main__":
     parser.add_argument("--mib", type=int, default=16, help="of weights")
     parser.add_argument("--pause-s", type=float, default=0.5, help="between two versions")
     parser.add_argument("--kill-s", type=float, default=2.0, help="between two kills; 0: none")
-    main(parser.parse_args())
+    parser.add_argument("--toy", action="store_true", help="three small versions, and no kills")
+    asked = parser.parse_args()
+    if asked.toy:
+        asked.versions, asked.mib, asked.pause_s, asked.kill_s = 3, 1, 0.1, 0.0
+    main(asked)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import hoplite_ray as hop
 from hoplite_ray.tables.log import value_ids
 from tests.ray.raycluster import ARENA_BYTES, RayCluster, eventually, is_gone
 
@@ -97,4 +98,9 @@ def test_a_driver_deletes_the_values_that_its_last_put_has_superseded(cluster: R
     for writer, value in superseded:
         for object_id in value_ids("left", writer, int(value), 2):
             assert eventually(lambda each=object_id: is_gone(each))
-    assert not any(is_gone(value_ids("left", writer, int(value), 1)[0]) for writer, value in kept)
+    ids = [value_ids("left", writer, int(value), 1)[0] for writer, value in kept]
+    assert not any(map(is_gone, ids))
+    table = hop.Table("left", keep=1, keep_s=0)  # the tests that follow fill these nodes
+    for key in range(64):
+        table.remove(str(key))
+    assert all(eventually(lambda each=each: is_gone(each)) for each in ids)

@@ -177,8 +177,8 @@ def test_what_is_no_array_comes_as_from_ray(cluster: RayCluster) -> None:
 def test_bad_input_is_named(cluster: RayCluster) -> None:
     with pytest.raises(TypeError, match="get takes refs and Arrays, not int"):
         hop.get([1])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match=r"value\[0\] is int"):
-        hop.put([1, 2])
+    with pytest.raises(ValueError, match=r"value\[1\] is set"):
+        hop.put([1, {2}])
     with pytest.raises(ValueError, match="holds Python objects"):
         hop.array(np.array([object()]))
 

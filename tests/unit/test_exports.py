@@ -85,8 +85,19 @@ def test_an_old_name_of_a_store_works_with_a_warning() -> None:
 STORE_VERBS = (
     *("put", "empty", "get", "delete", "locate"),
     *("gather", "reduce", "all_reduce", "reduce_scatter"),
+    *("publish", "latest", "unpublish"),
 )
-STORE_REST = {"attach", "begin_get", "begin_put", "close", "is_alive", "node", "node_id", "start"}
+STORE_REST = {
+    "attach",
+    "begin_get",
+    "begin_put",
+    "close",
+    "is_alive",
+    "node",
+    "node_id",
+    "start",
+    "watch",
+}
 OLD = {"allreduce", "allreduce_async"}
 
 

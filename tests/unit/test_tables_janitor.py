@@ -19,10 +19,13 @@ class Scene:
         self.done: list[str] = []
         self.gate = threading.Event()
         self.janitors = [Janitor("a"), Janitor("b")]
+        begun = threading.Barrier(1 + len(self.janitors))
         for each in self.janitors:
-            each.do(self._wait, Kind.UPKEEP)
+            each.do(partial(self._wait, begun), Kind.UPKEEP)
+        begun.wait(SOON_S)
 
-    def _wait(self) -> None:
+    def _wait(self, begun: threading.Barrier) -> None:
+        begun.wait(SOON_S)
         assert self.gate.wait(SOON_S)
 
     def add(self, janitor: int, name: str, kind: Kind) -> None:
