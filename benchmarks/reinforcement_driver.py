@@ -7,6 +7,7 @@ as examples/a3c.py and examples/impala.py do, but fill their objects in the stor
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -125,7 +126,7 @@ class _Driver:
         return frames, took_s
 
 
-class _Playing:
+class _Playing(ABC):
     """The part that both learners share: in each round half of the actors get new weights."""
 
     def __init__(self, store: Any, policy: Policy, actors: Sequence[Any]) -> None:
@@ -158,11 +159,13 @@ class _Playing:
             result, frames = self._ask(actor, shared)
             self._under_way[result] = actor, frames
 
+    @abstractmethod
     def _ask(self, actor: Any, shared: Any) -> list[Any]:
-        raise NotImplementedError
+        """Ask an actor for its next result; returns the refs of the result and of its frames."""
 
+    @abstractmethod
     def _take(self, results: list[Any]) -> tuple[Array, list[Any]]:
-        raise NotImplementedError
+        """Return the next gradient, and the results that are in it."""
 
 
 class _Server(_Playing):

@@ -9,11 +9,11 @@ from typing import Any
 from hoplite_ray.channels.names import checked_name, name_channel
 from hoplite_ray.channels.publisher import Publisher
 from hoplite_ray.channels.reader import Reader, Update
-from hoplite_ray.channels.steps import run, run_async
+from hoplite_ray.channels.steps import Steps, run, run_async
 from hoplite_ray.channels.watching import VersionWatch
 from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.values.codec import Encoded, encode
+from hoplite_ray.values.codec import encode
 from hoplite_ray.values.deadlines import deadline_in
 
 
@@ -40,8 +40,7 @@ class Channels:
         timeout_s: float | None,
     ) -> int:
         """Publish a value; returns its version."""
-        publisher, encoded, deadline = self._begin(namespace, name, value, version, keep, timeout_s)
-        return run(publisher.publish(self._connect(deadline), encoded, version, keep), deadline)
+        return run(*self._begin_publish(namespace, name, value, version, keep, timeout_s))
 
     async def publish_async(
         self,
@@ -53,28 +52,20 @@ class Channels:
         timeout_s: float | None,
     ) -> int:
         """Like `publish`, but awaitable."""
-        publisher, encoded, deadline = self._begin(namespace, name, value, version, keep, timeout_s)
-        steps = publisher.publish(self._connect(deadline), encoded, version, keep)
-        return await run_async(steps, deadline)
+        begun = self._begin_publish(namespace, name, value, version, keep, timeout_s)
+        return await run_async(*begun)
 
     def latest(
         self, namespace: str, name: str, newer_than: int | None, timeout_s: float | None
     ) -> Update:
         """Return the newest version."""
-        deadline = deadline_in(timeout_s)
-        reader = self._reader(namespace, name, newer_than)
-        more = newer_than is not None
-        return run(reader.latest(self._connect(deadline), newer_than, expects_more=more), deadline)
+        return run(*self._begin_latest(namespace, name, newer_than, timeout_s))
 
     async def latest_async(
         self, namespace: str, name: str, newer_than: int | None, timeout_s: float | None
     ) -> Update:
         """Like `latest`, but awaitable."""
-        deadline = deadline_in(timeout_s)
-        reader = self._reader(namespace, name, newer_than)
-        more = newer_than is not None
-        steps = reader.latest(self._connect(deadline), newer_than, expects_more=more)
-        return await run_async(steps, deadline)
+        return await run_async(*self._begin_latest(namespace, name, newer_than, timeout_s))
 
     def watch(self, namespace: str, name: str) -> VersionWatch:
         """Return a watch of the channel's versions."""
@@ -90,14 +81,7 @@ class Channels:
         deadline = deadline_in(timeout_s)
         await run_async(self._publisher(namespace, name).end(self._connect(deadline)), deadline)
 
-    def close(self) -> None:
-        """Fetch nothing early any more."""
-        with self._lock:
-            readers = list(self._readers.values())
-        for each in readers:
-            each.close()
-
-    def _begin(
+    def _begin_publish(
         self,
         namespace: str,
         name: str,
@@ -105,13 +89,22 @@ class Channels:
         version: int | None,
         keep: int,
         timeout_s: float | None,
-    ) -> tuple[Publisher, Encoded, float | None]:
+    ) -> tuple[Steps[int], float | None]:
         if version is not None and (type(version) is not int or version < 1):
             raise InvalidArgumentError(f"version is {version!r}; it is a whole number from 1 on")
         if type(keep) is not int or keep < 1:
             raise InvalidArgumentError(f"keep is {keep!r}; it is a whole number from 1 on")
+        deadline, encoded = deadline_in(timeout_s), encode(value)
         publisher = self._publisher(namespace, name)
-        return publisher, encode(value), deadline_in(timeout_s)
+        return publisher.publish(self._connect(deadline), encoded, version, keep), deadline
+
+    def _begin_latest(
+        self, namespace: str, name: str, newer_than: int | None, timeout_s: float | None
+    ) -> tuple[Steps[Update], float | None]:
+        deadline = deadline_in(timeout_s)
+        reader = self._reader(namespace, name, newer_than)
+        more = newer_than is not None
+        return reader.latest(self._connect(deadline), newer_than, expects_more=more), deadline
 
     def _publisher(self, namespace: str, name: str) -> Publisher:
         channel = name_channel(namespace, checked_name(name))

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar
 
+from hoplite_ray.base.steps import drive, drive_async
 from hoplite_ray.errors import GetTimeoutError
 from hoplite_ray.pending import Pending
 from hoplite_ray.values.deadlines import left_s
@@ -31,17 +32,7 @@ def run(steps: Steps[T], deadline: float | None) -> T:
         except TimeoutError:
             raise _turn_error() from None
 
-    try:
-        step = next(steps)
-        while True:
-            try:
-                result = do(step)
-            except BaseException as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+    return drive(steps, do)
 
 
 async def run_async(steps: Steps[T], deadline: float | None) -> T:
@@ -56,17 +47,7 @@ async def run_async(steps: Steps[T], deadline: float | None) -> T:
         except TimeoutError:
             raise _turn_error() from None
 
-    try:
-        step = next(steps)
-        while True:
-            try:
-                result = await do(step)
-            except BaseException as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+    return await drive_async(steps, do)
 
 
 def _turn_error() -> GetTimeoutError:

@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from hoplite_ray.base.steps import drive, drive_async
 from hoplite_ray.errors import GetTimeoutError
 from hoplite_ray.plugin.handle.fetching import in_thread
 from hoplite_ray.plugin.tables.values import Values
@@ -56,17 +57,7 @@ def run(steps: Steps[T], values: Values, what: str, timeout_s: float | None) -> 
             case Fetch():
                 return values.fetch(step.version, deadline)
 
-    try:
-        step = next(steps)
-        while True:
-            try:
-                result = do(step)
-            except BaseException as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+    return drive(steps, do)
 
 
 async def run_async(steps: Steps[T], values: Values, what: str, timeout_s: float | None) -> T:
@@ -91,17 +82,7 @@ async def run_async(steps: Steps[T], values: Values, what: str, timeout_s: float
             case Fetch():
                 return await values.fetch_async(step.version, deadline)
 
-    try:
-        step = next(steps)
-        while True:
-            try:
-                result = await do(step)
-            except BaseException as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+    return await drive_async(steps, do)
 
 
 def fill(future: Future[T], work: Callable[[], T]) -> T:
