@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import numpy as np
@@ -29,19 +30,24 @@ class Publisher:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@ray.remote(num_cpus=0)
+@ray.remote(num_cpus=0, max_concurrency=2)
 class Reader:
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
     def latest(self, name: str, newer_than: int | None = None) -> int:
         update = hop.latest(name, newer_than=newer_than, timeout_s=WAIT_S)
         assert (update.value["layer"] == update.version).all()
         return update.version
 
     def watch(self, name: str) -> list[int]:
-        seen = []
         for update in hop.watch(name):
             assert (update.value["layer"] == update.version).all()
-            seen.append(update.version)
-        return seen
+            self.seen.append(update.version)
+        return self.seen
+
+    def count_seen(self) -> int:
+        return len(self.seen)
 
 
 @pytest.fixture
@@ -56,7 +62,11 @@ def reader(cluster: RayCluster) -> Any:
 
 def test_actors_watch_what_one_publishes(publisher: Any, reader: Any) -> None:
     watching = reader.watch.remote("watched")
-    for version in range(1, 6):
+    until_s, version = time.monotonic() + WAIT_S, 0
+    # A watch that begins after the channel's end waits for the next one, and actors start late.
+    while version < 5 or not ray.get(reader.count_seen.remote(), timeout=WAIT_S):
+        assert time.monotonic() < until_s, "the reader saw no version"
+        version += 1
         assert ray.get(publisher.publish.remote("watched", version), timeout=WAIT_S) == version
         assert hop.latest("watched", newer_than=version - 1, timeout_s=WAIT_S).version == version
     hop.unpublish("watched", timeout_s=WAIT_S)
