@@ -71,6 +71,8 @@ class Profile:
     where:    the options and the machine under which it was measured.
     hops_s:   how long queries were under way to its replicas, in seconds, sorted; none if that was
               not seen.
+    loop_share:  the part of its batches' time in which the replica can't pass messages on, because
+              the stage's code keeps Python's global interpreter lock: 0 to 1.
     """
 
     stage: str
@@ -78,6 +80,7 @@ class Profile:
     start_s: float = 0.0
     where: Mapping[str, Any] = field(default_factory=dict)
     hops_s: tuple[float, ...] = ()
+    loop_share: float = 0.0
     _sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -173,6 +176,7 @@ class Profile:
             "start_s": round(self.start_s, 6),
             "where": dict(self.where),
             "hops_s": [round(each, 7) for each in self.hops_s],
+            "loop_share": round(self.loop_share, 3),
         }
         lines = [json.dumps(_short(asdict(each))) for each in self.batches]
         text = json.dumps(head, indent=1)[:-2] + ',\n "batches": [\n  ' + ",\n  ".join(lines)
@@ -193,8 +197,8 @@ class Profile:
                 BatchProfile(**each | {"service_s": tuple(each["service_s"])})
                 for each in read["batches"]
             )
-            hops_s = tuple(read.get("hops_s", ()))
-            return cls(read["stage"], batches, read["start_s"], read["where"], hops_s)
+            hops_s, loop_share = tuple(read.get("hops_s", ())), read.get("loop_share", 0.0)
+            return cls(read["stage"], batches, read["start_s"], read["where"], hops_s, loop_share)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path} is no profile: {error}; make one by serve.profile(...).save(path)"
@@ -211,6 +215,9 @@ class Profile:
         if self.hops_s:
             p50_ms, p95_ms = (1000 * self.hop_quantile_s(share) for share in (0.5, 0.95))
             lines.append(f"  way here:      {p50_ms:8.2f} ms, p95 {p95_ms:8.2f} ms")
+        if self.loop_share > 0.1:
+            kept = f"{self.loop_share:.0%} of a batch"
+            lines.append(f"  it keeps Python's interpreter for {kept}, and messages wait")
         return "\n".join(lines)
 
 

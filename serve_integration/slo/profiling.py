@@ -78,7 +78,7 @@ def profile(
     deadline_s = time.monotonic() + timeout_s
     name = measured.user_class.__name__
     try:
-        batches_by_size, start_s = _measure(
+        batches_by_size, start_s, loop_share = _measure(
             measured, list(queries), neighbours, sizes, budget_s, seed, deadline_s
         )
     except ray.exceptions.GetTimeoutError:
@@ -86,7 +86,8 @@ def profile(
             f"{name} was not profiled within {timeout_s:g} s; look whether Ray has room for its "
             "actor (ray status), or give a longer timeout_s"
         ) from None
-    return Profile(name, batches_by_size, start_s, _describe_place(measured, neighbours))
+    where = _describe_place(measured, neighbours)
+    return Profile(name, batches_by_size, start_s, where, loop_share=loop_share)
 
 
 _Neighbours = Sequence[tuple[AnyStage, list[Any]]]
@@ -100,8 +101,11 @@ def _measure(
     budget_s: float,
     seed: int,
     deadline_s: float,
-) -> tuple[tuple[BatchProfile, ...], float]:
-    """Start the actors, measure, and end them; returns the batches, and how long the start took."""
+) -> tuple[tuple[BatchProfile, ...], float, float]:
+    """Start the actors, measure, and end them.
+
+    Returns: the batches, how long the start took, and the profile's `loop_share`.
+    """
 
     def wait_for(*refs: Any) -> list[Any]:
         return ray.get(list(refs), timeout=max(deadline_s - time.monotonic(), 0.0))
@@ -113,12 +117,12 @@ def _measure(
             each.burn.remote(its)
         kept = ray.put(queries)
         [memory] = wait_for(bench.warm_up.remote(kept, sizes))
-        [times] = wait_for(bench.measure.remote(kept, sizes, budget_s, seed))
+        [(times, loop_share)] = wait_for(bench.measure.remote(kept, sizes, budget_s, seed))
     finally:
         for each in (bench, *burning):
             ray.kill(each)
     found = (BatchProfile(size, tuple(times[size]), *memory[size]) for size in sizes)
-    return tuple(found), start_s
+    return tuple(found), start_s, loop_share
 
 
 def observe(stage: str, application: str = "default", *, timeout_s: float = 30.0) -> Profile:
@@ -131,15 +135,18 @@ def observe(stage: str, application: str = "default", *, timeout_s: float = 30.0
     application:  the name under which it runs.
 
     Returns: a profile of the sizes of which three batches or more ran, at most 512 of each replica,
-             and of the last ways of queries to the replicas. It has no memory and no start.
+             and of the last ways of queries to replicas that were idle. It has no memory and no
+             start.
     Raises:  ValueError if no size has run three times; TimeoutError; what Serve raises if there is
              no such application or stage.
     """
     handle = serve.get_deployment_handle(stage, application)
     times: dict[int, list[float]] = {}
     hops_s: list[float] = []
-    for report, hops in handle.broadcast("report_times").results(timeout_s=timeout_s):
+    loop_share = 0.0
+    for report, hops, share in handle.broadcast("report_times").results(timeout_s=timeout_s):
         hops_s += hops
+        loop_share = max(loop_share, share)
         for size, took_s in report.items():
             times.setdefault(size, []).extend(took_s)
     enough = {size: times[size] for size in sorted(times) if len(times[size]) >= SAMPLES_MIN}
@@ -149,7 +156,8 @@ def observe(stage: str, application: str = "default", *, timeout_s: float = 30.0
             "ask again later, or profile it by serve.profile"
         )
     batches = tuple(BatchProfile(size, tuple(took_s)) for size, took_s in enough.items())
-    return Profile(stage, batches, where={"application": application}, hops_s=tuple(hops_s))
+    where = {"application": application}
+    return Profile(stage, batches, where=where, hops_s=tuple(hops_s), loop_share=loop_share)
 
 
 def _check(stage: Any, queries: Sequence[Any]) -> AnyStage:
@@ -204,8 +212,8 @@ class _Bench:
 
     async def measure(
         self, queries: list[Any], sizes: Sequence[int], budget_s: float, seed: int
-    ) -> dict[int, list[float]]:
-        """Run batches of all sizes in turns; returns the seconds that each took, by size."""
+    ) -> tuple[dict[int, list[float]], float]:
+        """Run batches of all sizes in turns; returns their seconds by size, and `loop_share`."""
         order = random.Random(seed)
         following = itertools.cycle(queries)
         end_s = time.monotonic() + budget_s
@@ -215,7 +223,8 @@ class _Bench:
                 break
             for size in order.sample(list(sizes), len(sizes)):
                 times[size].append(await self._run(following, size))
-        return times
+        assert self._compute is not None
+        return times, self._compute.loop_share
 
     async def burn(self, queries: list[Any]) -> None:
         """Run batches until the actor is killed."""

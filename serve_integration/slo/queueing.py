@@ -3,6 +3,8 @@
 Pure: arrivals and a seed come in, latencies go out; the same inputs give the same latencies. It
 queues queries by the same `Batches` as a replica, and chooses replicas by the same `least_loaded`.
 Stages may be shared: the queries of all pipelines then wait in the same queues.
+An answer goes back through the replicas that its query came by. One whose batches keep the
+interpreter passes it on when its batch ends.
 It leaves out the CPU that stages on one machine take from each other: a profile that was measured
 beside the neighbours has that in its service times. Replicas neither die nor start.
 Source: InferLine, whose planner asks such a simulation.
@@ -21,6 +23,8 @@ from hoplite_ray.serve.slo.profile import Profile
 from hoplite_ray.serve.stages.batching import Batches, Late
 from hoplite_ray.serve.stages.compute import WAITING_MAX
 
+_HELD_MIN = 0.5  # of batches' time; above it an answer that comes amid a batch waits for its end
+
 HOP_S = 0.0005  # for a small query from one replica to the next, and for its answer back
 
 
@@ -36,6 +40,11 @@ class StageModel:
     replicas: int
     inputs: tuple[str, ...] = ()
     late: Late = Late.SERVE
+
+    @property
+    def is_held(self) -> bool:
+        """True if a replica passes no message on while its batch runs."""
+        return self.profile.loop_share > _HELD_MIN
 
     def mean_hop_s(self, hop_s: float) -> float:
         """Return the mean way to the stage in its profile, or `hop_s` if that has none."""
@@ -196,18 +205,31 @@ class _Way:
 class _Query:
     """A query on its way.
 
+    at:      the replica of each stage where it has been.
     open:    the counts of open calls that fall by one at its end.
     passed:  the stages and queues that it has left, and when.
     waits:   the queues where it has been, with its tickets.
     """
 
-    __slots__ = ("came_s", "index", "is_over", "joins", "met", "open", "passed", "waits", "way")
+    __slots__ = (
+        "at",
+        "came_s",
+        "index",
+        "is_over",
+        "joins",
+        "met",
+        "open",
+        "passed",
+        "waits",
+        "way",
+    )
 
     def __init__(self, way: _Way, index: int, came_s: float) -> None:
         self.way = way
         self.index = index
         self.came_s = came_s
         self.is_over = False
+        self.at: dict[str, int] = {}
         self.met: dict[str, int] = {}
         self.joins: dict[str, int] = {}
         self.open: list[tuple[dict[int, int], int]] = []
@@ -215,16 +237,27 @@ class _Query:
         self.waits: list[tuple[Batches[_Query], int]] = []
 
 
-class _Replica:
-    """A replica: its queue, what runs, and its open calls to each next stage."""
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The answer to a query, which comes to a replica on its way back.
 
-    __slots__ = ("batches", "calls", "running", "took_s", "waiting_since")
+    path:  the stages between it and the ingress, with the replica's own as the last one.
+    """
+
+    query: _Query
+    path: tuple[str, ...]
+
+
+class _Replica:
+    """A replica: its queue, what runs and until when, and its open calls to each next stage."""
+
+    __slots__ = ("batches", "calls", "ends_s", "running", "took_s", "waiting_since")
 
     def __init__(self, stage: StageModel, calls: dict[str, dict[int, int]]) -> None:
         self.batches = Batches[_Query](cap=stage.cap, waiting_max=WAITING_MAX, late=stage.late)
         self.calls = calls
         self.running: list[_Query] = []
-        self.took_s = 0.0
+        self.took_s = self.ends_s = 0.0
         self.waiting_since: dict[_Query, float] = {}
 
 
@@ -253,7 +286,7 @@ class _World:
         self._ingresses = [self._calls(firsts) for _ in range(ingresses)]
         self._route = random.Random(f"{seed} route")
         self._draw = {name: random.Random(f"{seed} {name}") for name in stages}
-        self._events: list[tuple[float, int, str, int, _Query | None]] = []
+        self._events: list[tuple[float, int, str, int, _Query | _Answer | None]] = []
         self._count = 0
         self._done: list[tuple[str, int, float]] = []
         self._busy_s = dict.fromkeys(stages, 0.0)
@@ -286,11 +319,13 @@ class _World:
                 self._enter(_Query(self._ways[number], index, self._now_s))
                 following = next(upcoming, None)
             else:
-                self._now_s, _, name, replica, query = heapq.heappop(self._events)
-                if query is None:
+                self._now_s, _, name, replica, what = heapq.heappop(self._events)
+                if what is None:
                     self._finish(name, replica)
+                elif isinstance(what, _Query):
+                    self._arrive(name, replica, what)
                 else:
-                    self._arrive(name, replica, query)
+                    self._pass_back(self._replicas[name][replica], what)
             if self._done:
                 yield from self._done
                 self._done.clear()
@@ -329,14 +364,17 @@ class _World:
         query.open.append((calls, chosen))
         self._add_event(self._now_s + hop_s, name, chosen, query)
 
-    def _add_event(self, at_s: float, name: str, replica: int, query: _Query | None) -> None:
+    def _add_event(
+        self, at_s: float, name: str, replica: int, what: _Query | _Answer | None
+    ) -> None:
         self._count += 1
-        heapq.heappush(self._events, (at_s, self._count, name, replica, query))
+        heapq.heappush(self._events, (at_s, self._count, name, replica, what))
 
     def _arrive(self, name: str, number: int, query: _Query) -> None:
         if query.is_over:  # another input was dropped
             return
         way = query.way
+        query.at[name] = number
         inputs = way.inputs[name]
         if len(inputs) > 1:
             query.met[name] = query.met.get(name, 0) + 1
@@ -357,8 +395,9 @@ class _World:
         """Return True if the next query comes with this one, as from one batch of a sender."""
         if not self._events:
             return False
-        at_s, _, its_name, its_number, query = self._events[0]
-        return query is not None and (at_s, its_name, its_number) == (self._now_s, name, number)
+        at_s, _, its_name, its_number, what = self._events[0]
+        same = (at_s, its_name, its_number) == (self._now_s, name, number)
+        return same and isinstance(what, _Query)
 
     def _take(self, name: str, number: int, replica: _Replica) -> None:
         while (batch := replica.batches.take(self._now_s)) is not None:
@@ -377,7 +416,7 @@ class _World:
         self._busy_s[name] += took_s
         self._ran[name] += len(items)
         self._batch_count[name] += 1
-        replica.running, replica.took_s = items, took_s
+        replica.running, replica.took_s, replica.ends_s = items, took_s, self._now_s + took_s
         self._add_event(self._now_s + took_s, name, number, None)
 
     def _finish(self, name: str, number: int) -> None:
@@ -391,11 +430,24 @@ class _World:
             query.passed.append((name, replica.batches, self._now_s))
             following = query.way.following[name]
             if not following:
-                back_s = math.fsum(map(self._draw_hop, query.way.backs[name]))
-                self._end(query, self._now_s + back_s - query.came_s)
+                self._send_back(query, query.way.backs[name], self._now_s)
             for each in following:
                 self._send(each, query, replica.calls[each], hops_s[each])
         self._take(name, number, replica)
+
+    def _send_back(self, query: _Query, path: tuple[str, ...], at_s: float) -> None:
+        """Send an answer from the last stage of `path` to the ingress, through all before it."""
+        for last in range(len(path) - 1, -1, -1):
+            at_s += self._draw_hop(path[last])
+            before = path[last - 1] if last else None
+            if before is not None and self._stages[before].is_held:
+                self._add_event(at_s, before, query.at[before], _Answer(query, path[:last]))
+                return
+        self._end(query, at_s - query.came_s)
+
+    def _pass_back(self, replica: _Replica, answer: _Answer) -> None:
+        at_s = replica.ends_s if replica.running else self._now_s
+        self._send_back(answer.query, answer.path, at_s)
 
     def _end(self, query: _Query, latency_s: float) -> None:
         for calls, chosen in query.open:

@@ -29,12 +29,16 @@ from hoplite_ray.serve.routing.keys import KeyedAnswer, NearRule, Rule
 from hoplite_ray.serve.routing.query import Query, take_cut
 from hoplite_ray.serve.stages.batching import Batches
 from hoplite_ray.serve.stages.declare import AnyStage
-from hoplite_ray.serve.stages.estimates import Drift, RecentTimes
+from hoplite_ray.serve.stages.estimates import Drift, LoopShare, RecentTimes
 from hoplite_ray.serve.stages.worker import Worker
 
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
 
 WAITING_MAX = 4096  # queries that wait at one replica; the next one is answered with BusyError
+
+_PROBE_S = 0.001  # into a batch, when the loop is to show that it runs
+_LOOP_SHARE_MAX = 0.1  # of batches' time; beyond it the loop gets turns between two batches
+_TURNS = 6  # which an answer needs to be read, passed on and sent
 
 _TRACEBACK_MAX = 4000  # characters; the end of a longer one goes along with its exception
 
@@ -144,8 +148,12 @@ class Compute:
         self._batches = Batches[Run](cap=stage.max_batch, waiting_max=WAITING_MAX, late=stage.late)
         self._recent = RecentTimes()
         self._drift = Drift(stage.expected_s)
+        self._loop_share = LoopShare()
+        self._probe: asyncio.TimerHandle | None = None  # until the loop has run amid a batch
+        self._probed_s = 0.0  # how long after the batch's begin it did
+        self._ended_s = 0.0  # of the last batch, since 1970
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._is_take_due = False  # True if the next turn takes a batch
+        self._is_take_due = False  # True if this turn or a later one takes a batch
 
     def close(self) -> None:
         """Begin no other batch, and release the user's object."""
@@ -192,13 +200,22 @@ class Compute:
             "hoplite_served": self.served_count,
         }
 
-    def learn_hop(self, took_s: float) -> None:
-        """Learn how long a query was under way to this replica."""
-        self._recent.learn_hop(took_s)
+    def learn_hop(self, took_s: float, sent_s: float) -> None:
+        """Learn how long a query was under way to this replica, and when it was sent, since 1970.
 
-    def report_times(self) -> tuple[dict[int, list[float]], list[float]]:
-        """Return the seconds of the last batches by size, and of the last ways here."""
-        return self._recent.report()
+        A way amid a batch is not learnt, because part of it may be the wait for the batch's end.
+        """
+        if not self._batches.is_busy and sent_s > self._ended_s:
+            self._recent.learn_hop(took_s)
+
+    def report_times(self) -> tuple[dict[int, list[float]], list[float], float]:
+        """Return the seconds of the last batches by size, those of ways here, and `loop_share`."""
+        return *self._recent.report(), self.loop_share
+
+    @property
+    def loop_share(self) -> float:
+        """The share of batches' time in which the event loop could not run."""
+        return self._loop_share.mean
 
     async def run_batch(self, values: Sequence[Any]) -> float:
         """Run values as one batch, beside the queue; returns the seconds that the stage was busy.
@@ -288,6 +305,7 @@ class Compute:
             self._spawn(self._run_batch_async(runs, began_s))
         else:
             loop = asyncio.get_running_loop()
+            self._probe = loop.call_later(_PROBE_S, self._answer_probe, began_s)
             context = contextvars.copy_context()
             self._worker.submit(context.run, self._run_batch, runs, began_s, loop)
 
@@ -310,7 +328,33 @@ class Compute:
         metrics.observe("serve_stage_ms", took_s * 1000, part="compute")
         self._batches.finish(len(runs), took_s)
         self._learn(len(runs), took_s)
-        self._take_batch()
+        self._learn_loop(took_s)
+        self._ended_s = time.time()
+        if self._loop_share.mean > _LOOP_SHARE_MAX:
+            self._take_after(_TURNS)
+        else:
+            self._take_batch()
+
+    def _take_after(self, turns: int) -> None:
+        """Take a batch after some turns of the loop, in which it sends answers and hears queries.
+
+        The next batch would keep the loop from that.
+        """
+        self._is_take_due = True
+        step = (self._take_due_batch,) if turns == 0 else (self._take_after, turns - 1)
+        asyncio.get_running_loop().call_soon(*step)
+
+    def _answer_probe(self, began_s: float) -> None:
+        self._probe, self._probed_s = None, time.monotonic() - began_s
+
+    def _learn_loop(self, took_s: float) -> None:
+        """Learn how long the loop has waited for a batch that kept the interpreter."""
+        probe, self._probe = self._probe, None
+        waited_s = took_s if probe is not None else self._probed_s
+        if probe is not None:
+            probe.cancel()
+        if not self._is_async and took_s > 2 * _PROBE_S:
+            self._loop_share.learn(waited_s - _PROBE_S, took_s)
 
     def _learn(self, size: int, took_s: float) -> None:
         """Keep a batch's time, and tell when the plan's profile is not true any more."""

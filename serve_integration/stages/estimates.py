@@ -140,6 +140,23 @@ class Arrivals:
         self.count, self._looked_s = 0, now_s
 
 
+class LoopShare:
+    """The share of batches' time in which the replica's event loop could not run.
+
+    It is near 1 if the stage's code keeps Python's global interpreter lock, and else near 0.
+    """
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+        self._learnt = 0
+
+    def learn(self, waited_s: float, took_s: float) -> None:
+        """Learn that the loop waited so long of a batch's time."""
+        self._learnt += 1
+        part = max(1 - _REMEMBERED, 1 / self._learnt)
+        self.mean += part * (min(waited_s / took_s, 1.0) - self.mean)
+
+
 class RecentTimes:
     """The last service times of each batch size, and ways of queries to this replica."""
 

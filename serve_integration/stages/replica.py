@@ -93,8 +93,8 @@ class Replica:
         count = {RUNNING_REQUESTS_KEY: self._compute.query_count}
         return {**(stats or {}), **load, **parked, **count}
 
-    async def report_times(self) -> tuple[dict[int, list[float]], list[float]]:
-        """Return the seconds of the last batches by size, and of the last ways here."""
+    async def report_times(self) -> tuple[dict[int, list[float]], list[float], float]:
+        """Return the seconds of the last batches by size, those of ways here, and `loop_share`."""
         return self._compute.report_times()
 
     async def reconfigure(self, user_config: Any) -> Any:
@@ -195,7 +195,7 @@ class Replica:
         """Tell the query, the metrics and profiles how long it was under way."""
         hop_s = max(time.time() - query.sent_s, 0)
         query.hop_s = min(hop_s, _HOP_SHARE * query.left_s)  # two machines' clocks may differ
-        self._compute.learn_hop(query.hop_s)
+        self._compute.learn_hop(query.hop_s, query.sent_s)
         metrics.observe("serve_stage_ms", hop_s * 1000, part="hop")
 
     def _begin_answer(

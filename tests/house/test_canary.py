@@ -377,12 +377,12 @@ CASES: list[tuple[Checker, Files, Files]] = [
     (
         exports.top_names,
         {
-            "hoplite_ray/__init__.py": f"__all__ = {[f'n{i}' for i in range(26)]}\n",
+            "hoplite_ray/__init__.py": f"__all__ = {[f'n{i}' for i in range(31)]}\n",
             "hoplite_ray/errors.py": "class LostError(Exception): ...\n",
         },
         {
             "hoplite_ray/__init__.py": "__all__ = "
-            f"{['LostError', 'n0_async', *(f'n{i}' for i in range(25))]}",
+            f"{['LostError', 'n0_async', *(f'n{i}' for i in range(30))]}",
             "hoplite_ray/errors.py": "class LostError(Exception): ...\n",
         },
     ),

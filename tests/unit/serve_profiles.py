@@ -15,6 +15,7 @@ def line(
     sizes: tuple[int, ...] = SIZES,
     name: str = "Stage",
     hops_s: tuple[float, ...] = (),
+    loop_share: float = 0.0,
 ) -> Profile:
     """Return the profile of a stage whose batches of n take `fixed_s + n * each_s`.
 
@@ -25,4 +26,4 @@ def line(
         took_s = fixed_s + each_s * size
         times = tuple(took_s * (1 + jitter * step / 5) for step in range(-5, 6))
         batches.append(BatchProfile(size, times, size << 20))
-    return Profile(name, tuple(batches), hops_s=hops_s)
+    return Profile(name, tuple(batches), hops_s=hops_s, loop_share=loop_share)

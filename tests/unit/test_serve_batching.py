@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from hoplite_ray.serve.slo.queueing import StageModel, poisson, simulate
 from hoplite_ray.serve.stages.batching import Batches, Late
-from hoplite_ray.serve.stages.estimates import AfterTime, Arrivals, Drift, RecentTimes, ServiceTime
+from hoplite_ray.serve.stages.estimates import (
+    AfterTime,
+    Arrivals,
+    Drift,
+    LoopShare,
+    RecentTimes,
+    ServiceTime,
+)
 from tests.unit.serve_profiles import line
 
 _FIXED_S, _EACH_S = 0.040, 0.001  # the model of the table: 40 ms and 1 ms an item
@@ -396,6 +403,18 @@ def test_the_last_times_of_each_size_and_the_last_ways_are_kept() -> None:
     times, hops = recent.report()
     assert times == {size: [n for n in range(2000) if n % 3 == size][-512:] for size in range(3)}
     assert hops == [-number for number in range(2000 - 512, 2000)]
+
+
+def test_the_share_in_which_the_loop_waits_is_learnt_and_forgotten() -> None:
+    share = LoopShare()
+    assert share.mean == 0
+    share.learn(0.09, 0.1)
+    assert share.mean == pytest.approx(0.9)
+    share.learn(0.5, 0.1)  # no more than the batch
+    assert share.mean == pytest.approx(0.95)
+    for _ in range(300):
+        share.learn(0.0, 0.1)
+    assert share.mean < 0.01
 
 
 def test_the_query_whose_later_stages_take_longest_is_first() -> None:

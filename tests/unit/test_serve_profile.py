@@ -60,11 +60,11 @@ def test_a_file_gives_the_profile_back(
 ) -> None:
     path = tmp_path_factory.mktemp("profile") / "stage.json"
     made = tuple(BatchProfile(n, tuple(times), 7, 9) for n, times in sorted(batches))
-    profile = Profile("Vision", made, 1.25, {"options": {"num_cpus": 2}}, (0.5, 0.25))
+    profile = Profile("Vision", made, 1.25, {"options": {"num_cpus": 2}}, (0.5, 0.25), 0.75)
     profile.save(path)
     read = Profile.load(path)
     assert (read.stage, read.start_s, read.where) == ("Vision", 1.25, profile.where)
-    assert read.hops_s == (0.25, 0.5)
+    assert (read.hops_s, read.loop_share) == ((0.25, 0.5), 0.75)
     for before, after in zip(profile.batches, read.batches, strict=True):
         assert after.quantile_s(share) == pytest.approx(before.quantile_s(share), rel=0.01)
         assert (after.size, after.memory_bytes, after.gpu_bytes) == (before.size, 7, 9)

@@ -45,6 +45,29 @@ def test_ways_that_were_seen_take_the_place_of_the_constant() -> None:
     assert sum(alone_s) / 400 == pytest.approx(2 * 0.006, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("shares", "second_s"),
+    [
+        # The second query comes at 0.15 s. Its batch ends at 0.25 s.
+        ((0.0, 0.0, 0.0), 0.2),
+        ((0.9, 0.0, 0.0), 0.25),  # the first answer comes back to the stage amid this batch
+        ((0.4, 0.0, 0.0), 0.2),  # most of the time the stage passes messages on
+        ((0.0, 0.9, 0.9), 0.2),  # these stages run no batch meanwhile
+    ],
+)
+def test_an_answer_waits_for_a_batch_that_keeps_the_interpreter(
+    shares: tuple[float, float, float], second_s: float
+) -> None:
+    kept, middle, last = shares
+    stages = {
+        "kept": StageModel(line(0.1, 0.0, loop_share=kept), 1, 1),
+        "middle": StageModel(line(0.05, 0.0, loop_share=middle), 1, 1, ("kept",)),
+        "last": StageModel(line(0.05, 0.0, loop_share=last), 1, 1, ("middle",)),
+    }
+    outcome = simulate(stages, [0.0, 0.15], hop_s=0.0)
+    assert outcome.latencies_s == pytest.approx([second_s, 0.2])
+
+
 @pytest.mark.parametrize("busy", [0.3, 0.6, 0.8])
 def test_single_queries_wait_as_long_as_theory_says(busy: float) -> None:
     service_s = 0.01

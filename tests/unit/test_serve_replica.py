@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -271,6 +272,90 @@ def test_a_late_answer_counts_at_the_stage_that_has_made_it_late(
         await compute.run(Query("id", 1, "", 0, left_s, {}), 0, time.monotonic() + left_s)
         load = compute.report_load()
         assert (load["hoplite_served"], load["hoplite_late"]) == (1, late_count)
+        compute.close()
+
+    asyncio.run(run())
+
+
+class Keeps:
+    """Keeps the interpreter for some 20 ms: `sum` lets no other thread run meanwhile."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        began_s = time.monotonic()
+        sum(range(1_000_000))
+        self._count = int(20_000 / max(time.monotonic() - began_s, 1e-4))
+
+    def __call__(self, queries: list[str]) -> list[str]:
+        self.log.append(f"{queries[0]} begins")
+        sum(range(self._count))
+        return queries
+
+
+class Releases(Keeps):
+    """Runs as long, and lets other threads run."""
+
+    def __call__(self, queries: list[str]) -> list[str]:
+        self.log.append(f"{queries[0]} begins")
+        time.sleep(0.02)
+        return queries
+
+
+def test_answers_are_sent_before_a_batch_that_keeps_the_interpreter() -> None:
+    async def run() -> None:
+        user = Keeps()
+        compute = Compute(stage(max_batch=1)(Keeps), "keeps", user, "the answer")
+        near, far = socket.socketpair()
+        far.setblocking(False)
+        near.setblocking(False)
+        loop = asyncio.get_running_loop()
+
+        async def ask(number: int) -> None:
+            text = str(number)
+            query = Query(text, 1, "", text, 60, {})
+            await compute.run(query, text, time.monotonic() + 60)
+            await asyncio.sleep(0)  # as answers take some turns of the loop
+            near.send(text.encode())
+
+        async def hear() -> None:
+            for _ in range(5):
+                user.log.append(f"{(await loop.sock_recv(far, 1)).decode()} heard")
+
+        await asyncio.gather(hear(), *(ask(number) for number in range(5)))
+        assert compute.loop_share > 0.5
+        expected = [f"{number} {what}" for number in range(5) for what in ("begins", "heard")]
+        assert user.log == expected
+        compute.close()
+        near.close()
+        far.close()
+
+    asyncio.run(run())
+
+
+def test_a_stage_that_lets_the_loop_run_has_no_share_of_its_time() -> None:
+    async def run() -> None:
+        user = Releases()
+        compute = Compute(stage(Releases), "releases", user, "the answer")
+        for _ in range(5):
+            await compute.run_batch(["a"])
+        assert compute.loop_share < 0.5
+        compute.close()
+
+    asyncio.run(run())
+
+
+def test_only_ways_to_an_idle_replica_are_learnt() -> None:
+    async def run() -> None:
+        compute = Compute(stage(Releases), "releases", Releases(), "the answer")
+        compute.learn_hop(1.0, time.time())
+        sent_s = time.time()
+        running = asyncio.create_task(compute.run_batch(["a"]))
+        await asyncio.sleep(0.005)
+        await running
+        compute.learn_hop(2.0, sent_s)  # it was sent before the batch ended
+        compute.learn_hop(3.0, time.time() + 1)
+        _, hops, _ = compute.report_times()
+        assert hops == [1.0, 3.0]
         compute.close()
 
     asyncio.run(run())
