@@ -21,7 +21,7 @@ serve, worlds                                 stages on Ray Serve; small groups 
 node                                          the node process
 plugin                                        every contact with Ray
 store, collectives, publishing                the store of one process; start reading there
-channels                                      publishers and readers of versions
+channel                                       publishers and readers of versions
 client and the files below it                 starts each operation, and waits for it
 metrics, control                              counters and dashboards; calls between nodes
 tables                                        what the log of a table means; pure

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from hoplite_ray.channels.channels import Channels
-from hoplite_ray.channels.reader import Update
-from hoplite_ray.channels.watching import VersionWatch
+from hoplite_ray.channel.channels import Channels
+from hoplite_ray.channel.reader import Update
+from hoplite_ray.channel.watching import VersionWatch
 from hoplite_ray.client import StoreClient
 
 _NAMESPACE = ""  # a store without Ray has one

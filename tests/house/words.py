@@ -54,7 +54,7 @@ NEVER_IN_PLAN = NEVER | {"path": "rail"}
 # A version channel has these words: a publisher takes a term, and its versions have numbers.
 OF_CHANNELS = {"channel", "term", "version"}
 CHANNELS = re.compile(
-    r"native/plan/|hoplite_ray/(channels/|(plugin/surface/)?publishing\.py|client\.py"
+    r"native/plan/|hoplite_ray/(channel/|(plugin/surface/)?publishing\.py|client\.py"
     r"|values/versions\.py|metrics/dashboards\.py|_native\.pyi)"
 )
 NEVER_IN_TYPES = re.compile(r"(Helper|Util|Utils|Impl|Base|Manager)$")

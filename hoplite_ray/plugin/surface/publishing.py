@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import ray
 
-from hoplite_ray.channels.channels import Channels
-from hoplite_ray.channels.reader import Update
-from hoplite_ray.channels.watching import VersionWatch
+from hoplite_ray.channel.channels import Channels
+from hoplite_ray.channel.reader import Update
+from hoplite_ray.channel.watching import VersionWatch
 from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import InvalidArgumentError, NodeLostError
 from hoplite_ray.plugin.process.attachment import TRIES, attachment

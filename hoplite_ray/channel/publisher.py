@@ -12,9 +12,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from hoplite_ray.channels.names import name_object
-from hoplite_ray.channels.record import Record
-from hoplite_ray.channels.steps import Steps
+from hoplite_ray.channel.names import name_object
+from hoplite_ray.channel.record import Record
+from hoplite_ray.channel.steps import Steps
 from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import (
     DuplicateObjectError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hoplite_ray.channels.reader import Reader, Update
-from hoplite_ray.channels.steps import run, run_async
+from hoplite_ray.channel.reader import Reader, Update
+from hoplite_ray.channel.steps import run, run_async
 from hoplite_ray.client import StoreClient
 from hoplite_ray.values.deadlines import deadline_in
 from hoplite_ray.values.versions import NO_VERSION

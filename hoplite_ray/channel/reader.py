@@ -6,9 +6,9 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from hoplite_ray.channels.names import name_object
-from hoplite_ray.channels.record import Record
-from hoplite_ray.channels.steps import Steps
+from hoplite_ray.channel.names import name_object
+from hoplite_ray.channel.record import Record
+from hoplite_ray.channel.steps import Steps
 from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import HopliteError, ObjectLostError
 from hoplite_ray.pending import Pending, ReceivedObject

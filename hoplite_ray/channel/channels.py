@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hoplite_ray.channels.names import checked_name, name_channel
-from hoplite_ray.channels.publisher import Publisher
-from hoplite_ray.channels.reader import Reader, Update
-from hoplite_ray.channels.steps import Steps, run, run_async
-from hoplite_ray.channels.watching import VersionWatch
+from hoplite_ray.channel.names import checked_name, name_channel
+from hoplite_ray.channel.publisher import Publisher
+from hoplite_ray.channel.reader import Reader, Update
+from hoplite_ray.channel.steps import Steps, run, run_async
+from hoplite_ray.channel.watching import VersionWatch
 from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values.codec import encode
