@@ -7,7 +7,7 @@ put array empty get wait delete               objects: numpy arrays, torch tenso
 reduce all_reduce reduce_scatter              many objects into one, as their tasks end
 gather all_gather sources                     many objects as one; the sources of a result
 put_async array_async ...                     the awaitable twin of each; also `await array`
-publish latest watch unpublish                versions under a name, for readers that come and go
+publish latest watch channels unpublish       versions under a name, for readers that come and go
 Table                                         keys with versions: cuts, reads at a time, watches
 publish_weights weights                       arrays under a name, of which a node has one copy
 
@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         sources,
     )
     from hoplite_ray.plugin.surface.publishing import (
+        channels,
         latest,
         latest_async,
         publish,
@@ -148,6 +149,7 @@ __all__ = [
     "all_reduce_async",
     "array",
     "array_async",
+    "channels",
     "delete",
     "delete_async",
     "empty",
@@ -196,7 +198,7 @@ _PLUGIN = {
         *("reduce", "reduce_scatter", "sources"),
     ),
     "surface.publishing": (
-        *("latest", "latest_async", "publish", "publish_async"),
+        *("channels", "latest", "latest_async", "publish", "publish_async"),
         *("unpublish", "unpublish_async", "watch"),
     ),
     "hooks.flag": ("runtime_env",),

@@ -100,8 +100,10 @@ class NativeNode:
     def transfers(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Return what comes in, stripe by stripe, the largest first."""
 
-    def channels(self, limit: int = 1000) -> list[dict[str, Any]]:
-        """Return the version channels whose home the node is."""
+    def channels(self, after: bytes) -> list[dict[str, Any]]:
+        """
+        Return a page of the live version channels, those after that id, with their readers here.
+        """
 
     def moments(self, object_id: bytes, digits: int) -> dict[str, Any]:
         """
@@ -238,8 +240,15 @@ class Client:
         Wait for a newer version: (number, is_end, payload); or without `wait` for what the channel's home knows, None if nothing is newer.
         """
 
-    def list_channels(self) -> Request:
-        """List the channels whose home the node is."""
+    def list_channels(self, after: bytes) -> Request:
+        """
+        List a page of the live channels, those after that id, with their readers here.
+        """
+
+    def note_read(self, channel: bytes, number: tuple[int, int, int], *, process: int, version: int, ordinal: int, time_us: int) -> None:
+        """
+        Tell the node which version this process has read last; number.n = 0: it reads no more.
+        """
 
     def watch(self, request: Request) -> None:
         """Let next_finished() tell when the request has finished."""

@@ -27,6 +27,7 @@ from hoplite_ray.pending import (
 from hoplite_ray.unsealed import Range, Unsealed
 from hoplite_ray.values import codec
 from hoplite_ray.values.layout import (
+    OBJECT_ID_BYTES,
     REDUCE_OPS,
     Layout,
     ReduceOp,
@@ -38,6 +39,7 @@ from hoplite_ray.values.layout import (
 from hoplite_ray.values.recipe import Recipe
 from hoplite_ray.values.versions import (
     NO_VERSION,
+    ChannelReader,
     ChannelState,
     TakenTerm,
     Term,
@@ -51,9 +53,14 @@ from hoplite_ray.values.versions import (
 )
 
 if TYPE_CHECKING:
+    from hoplite_ray.control import control_pb2 as pb
+    from hoplite_ray.control.client import ControlClient
     from hoplite_ray.control.holders import Holder
+    from hoplite_ray.control.view import Member
 
 T = TypeVar("T")
+
+NO_ID = bytes(OBJECT_ID_BYTES)
 
 
 class StoreClient:
@@ -317,14 +324,34 @@ class StoreClient:
         request = self._usable().watch_channel(channel, newer_than, wait)
         return self._pending_channel(channel, request, "a watch of", read_version)
 
-    def list_channels(self) -> Pending[list[ChannelState]]:
-        """Start to list the channels whose home is this process's node, at most 1,024."""
+    def list_channels(self, after: bytes = NO_ID) -> Pending[list[ChannelState]]:
+        """Start to list the live channels, of which every node keeps the newest version.
+
+        Args:    after: the last channel of the page before; a page has at most 64, in the order of
+                 their ids.
+        Cost:    no message to other nodes. A version may be listed a round trip before it is
+                 visible.
+        """
         return Pending(
             self._listener,
-            self._usable().list_channels(),
+            self._usable().list_channels(checked_id(after)),
             what="a list of channels",
             hint=f"{SILENT_HINT}; raise timeout_s",
             decode=read_channels,
+        )
+
+    def note_read(self, channel: bytes, number: VersionNumber, reader: ChannelReader) -> None:
+        """Tell the node which version this process has read last, for people. Waits for nothing.
+
+        Args:    number: of the version; NO_VERSION if the process reads the channel no more.
+        """
+        self._usable().note_read(
+            checked_id(channel),
+            number,
+            process=reader.process,
+            version=min(reader.version, 2**64 - 1),
+            ordinal=reader.ordinal,
+            time_us=max(int(reader.time_s * 1e6), 0),
         )
 
     def _pending_channel(
@@ -367,6 +394,17 @@ class StoreClient:
         wanted = [checked_id(each) for each in object_ids]
         self._usable()
         return holders.find_holders(self._directory, wanted, timeout_s)
+
+    def ask_channels(self, timeout_s: float) -> dict[int, list[pb.Channel]]:
+        """Return the channels that each node knows, by its id; `Store.channels` says more."""
+        from hoplite_ray.control import asking
+
+        async def ask(calls: ControlClient, member: Member, left_s: float) -> list[pb.Channel]:
+            return await calls.channels(member.control, timeout_s=left_s)
+
+        self._usable()
+        answers = asking.ask_members(self._directory, ask, timeout_s)
+        return {member.node_id: rows for member, rows in answers.items()}
 
     def _usable(self) -> _native.Client:
         if os.getpid() != self._pid:

@@ -1,11 +1,13 @@
-"""The version channels of `Store`: publish, latest, watch and unpublish."""
+"""The version channels of `Store`: publish, latest, watch, channels and unpublish."""
 
 from __future__ import annotations
 
+import asyncio
 from functools import cached_property
 from typing import Any
 
 from hoplite_ray.channel.channels import Channels
+from hoplite_ray.channel.listing import ListedChannel
 from hoplite_ray.channel.reader import Update
 from hoplite_ray.channel.watching import VersionWatch
 from hoplite_ray.client import StoreClient
@@ -109,6 +111,32 @@ class Publishing:
                 assert updates.next(timeout_s=10).version == 1
         """
         return self._channels.watch(_NAMESPACE, name)
+
+    def channels(self, *, timeout_s: float = 5.0) -> list[ListedChannel]:
+        """List the channels, each with its newest version and the version of each reader.
+
+        A reader is a process that has a watch of the channel, or that asks for the version after
+        the one that it has. It is listed from its first version on, until it closes the watch or
+        ends.
+
+        Args:    timeout_s: seconds for the nodes to answer. A node that does not answer is left
+                 out, with its readers.
+        Returns: a `ListedChannel` for each channel that was not unpublished, in the order of names.
+                 A version may be listed a moment before it is visible.
+        Raises:  ControlError if this process's own node does not answer; InvalidArgumentError;
+                 NodeLostError.
+        Cost:    one call to each node at once, and at most 4 KiB of each for each channel.
+        Example:
+
+            store.publish("listed", np.zeros(4), version=7)
+            [listed] = [each for each in store.channels() if each.name == "listed"]
+            assert listed.version == 7 and listed.publisher_node_id == store.node_id
+        """
+        return self._channels.list(_NAMESPACE, timeout_s)
+
+    async def channels_async(self, *, timeout_s: float = 5.0) -> list[ListedChannel]:
+        """Like `channels`, but awaitable; cancelling it lets the calls end by their time limit."""
+        return await asyncio.to_thread(self.channels, timeout_s=timeout_s)
 
     def unpublish(self, name: str, *, timeout_s: float | None = None) -> None:
         """End a channel: free its versions, and end its watches.

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from hoplite_ray.channel.listing import ListedChannel, collect_channels, explain_timeout
 from hoplite_ray.channel.names import checked_name, name_channel
 from hoplite_ray.channel.publisher import Publisher
 from hoplite_ray.channel.reader import Reader, Update
@@ -14,7 +15,7 @@ from hoplite_ray.channel.watching import VersionWatch
 from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values.codec import encode
-from hoplite_ray.values.deadlines import deadline_in
+from hoplite_ray.values.deadlines import checked_timeout, deadline_in, left_s
 
 
 class Channels:
@@ -69,7 +70,20 @@ class Channels:
 
     def watch(self, namespace: str, name: str) -> VersionWatch:
         """Return a watch of the channel's versions."""
-        return VersionWatch(self._connect, Reader(name_channel(namespace, checked_name(name))))
+        reader = Reader(name_channel(namespace, checked_name(name)))
+        return VersionWatch(self._connect, reader, namespace, name)
+
+    def list(self, namespace: str, timeout_s: float) -> list[ListedChannel]:
+        """List the channels of a namespace, by what each node knows of them."""
+        limit_s = checked_timeout(timeout_s)
+        if limit_s is None:
+            raise InvalidArgumentError(
+                f"timeout_s is {timeout_s}; it is how long the nodes have to answer, in seconds"
+            )
+        deadline = deadline_in(limit_s)
+        store = self._connect(deadline)
+        answers = store.ask_channels(left_s(deadline) or 0.0)
+        return [each for each in collect_channels(answers) if each.namespace == namespace]
 
     def unpublish(self, namespace: str, name: str, timeout_s: float | None) -> None:
         """End a channel, and free its versions."""
@@ -104,12 +118,14 @@ class Channels:
         deadline = deadline_in(timeout_s)
         reader = self._reader(namespace, name, newer_than)
         more = newer_than is not None
-        return reader.latest(self._connect(deadline), newer_than, expects_more=more), deadline
+        store = self._connect(deadline)
+        steps = reader.latest(store, newer_than, expects_more=more)
+        return explain_timeout(steps, store, namespace, name), deadline
 
     def _publisher(self, namespace: str, name: str) -> Publisher:
         channel = name_channel(namespace, checked_name(name))
         with self._lock:
-            return self._publishers.setdefault(channel, Publisher(channel, name))
+            return self._publishers.setdefault(channel, Publisher(channel, namespace, name))
 
     def _reader(self, namespace: str, name: str, newer_than: int | None) -> Reader:
         if newer_than is not None and type(newer_than) is not int:

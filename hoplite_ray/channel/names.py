@@ -13,7 +13,11 @@ _NAME_BYTES_MAX = 1024
 
 
 def name_channel(namespace: str, name: str) -> bytes:
-    """Return the id of a channel."""
+    """Return the id of a channel. Raises: InvalidArgumentError for a namespace that is too long."""
+    if len(namespace.encode()) > _NAME_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"namespace {namespace!r:.80} has more than {_NAME_BYTES_MAX} bytes; name a shorter one"
+        )
     return _digest(b"channel", namespace.encode(), name.encode())
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from hoplite_ray.channel.names import name_object
-from hoplite_ray.channel.record import Record
+from hoplite_ray.channel.record import Origin, Record
 from hoplite_ray.channel.steps import Steps
 from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import (
@@ -34,14 +34,16 @@ class Publisher:
     has left behind is then known, and deleted.
     """
 
-    def __init__(self, channel: bytes, name: str) -> None:
+    def __init__(self, channel: bytes, namespace: str, name: str) -> None:
         self._channel = channel
+        self._namespace = namespace
         self._name = name
         self._lock = threading.Lock()
         self._turn: Future[None] | None = None  # ends when the last publish does
         self._newest = NO_VERSION  # its term is this publisher's, while `_has_term`
         self._has_term = False
         self._version = 0  # of the newest
+        self._ordinal = 0  # of the newest, among all versions of the channel
         self._kept: list[VersionNumber] = []  # whose objects exist, ascending
 
     def publish(
@@ -83,7 +85,8 @@ class Publisher:
             kept = self._kept[max(len(self._kept) - keep + 1, 0) :]
             dropped = self._kept[: len(self._kept) - len(kept)]
             size_bytes = value.layout.size_bytes
-            record = Record(chosen, time.time(), size_bytes, tuple(kept), tuple(dropped))
+            origin = Origin(self._namespace, self._name, self._ordinal + 1, store.node_id)
+            record = Record(chosen, time.time(), size_bytes, tuple(kept), tuple(dropped), origin)
             yield store.publish_version(self._channel, number.term, number.n, record.encode())
         except BaseException as error:
             self._has_term = False
@@ -93,6 +96,7 @@ class Publisher:
                 raise self._taken_error() from error
             raise
         self._newest, self._version, self._kept = number, chosen, [*kept, number]
+        self._ordinal += 1
         yield from self._delete(store, dropped)
         return chosen
 
@@ -108,7 +112,7 @@ class Publisher:
             if isinstance(error, VersionRefusedError):
                 raise self._taken_error() from error
             raise
-        self._newest, self._version, self._kept = number, 0, []
+        self._newest, self._version, self._kept, self._ordinal = number, 0, [], 0
 
     def _take_term(self, store: StoreClient) -> Steps[None]:
         """Take the channel over, and delete what the publisher before has left behind."""
@@ -119,12 +123,14 @@ class Publisher:
             0,
             [],
         )
+        self._ordinal = 0
         if newest is not None:
             begun = newest.number._replace(n=newest.number.n + 1)
             left = [begun]
             if not newest.is_end:
                 record = Record.decode(newest.payload)
                 self._version, self._kept = record.version, [*record.kept, newest.number]
+                self._ordinal = record.origin.ordinal
                 left += record.dropped
             yield from self._delete(store, left)
         self._has_term = True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,7 @@ from hoplite_ray.channel.steps import Steps
 from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import HopliteError, ObjectLostError
 from hoplite_ray.pending import Pending, ReceivedObject
-from hoplite_ray.values.versions import NO_VERSION, Version, VersionNumber
+from hoplite_ray.values.versions import NO_VERSION, ChannelReader, Version, VersionNumber
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +41,7 @@ class Reader:
         self._channel = channel
         self._lock = threading.Lock()
         self._early: tuple[VersionNumber, Pending[ReceivedObject]] | None = None
+        self._told: StoreClient | None = None  # that this process reads the channel
 
     def latest(
         self, store: StoreClient, newer_than: int | None, *, expects_more: bool
@@ -90,11 +93,23 @@ class Reader:
             return None
         if expects_more:
             self._expect(store, number._replace(n=number.n + 1))
+            self._tell(store, number, record)
         return Update(record.version, received.value, record.time_s, record.size_bytes, number)
 
     def close(self) -> None:
-        """Fetch nothing early any more."""
+        """Fetch nothing early any more, and be no reader of the channel."""
         self._take_early(None)
+        if self._told is not None:
+            self._tell(self._told, NO_VERSION, Record(0))
+            self._told = None
+
+    def _tell(self, store: StoreClient, number: VersionNumber, record: Record) -> None:
+        """Tell the node which version this process has read, so that people see how it lags."""
+        ordinal = record.origin.ordinal
+        reader = ChannelReader(os.getpid(), record.version, ordinal, record.time_s)
+        with suppress(HopliteError):  # a node that has ended shows no readers
+            store.note_read(self._channel, number, reader)
+            self._told = store
 
     def _fetch(self, store: StoreClient, number: VersionNumber) -> Pending[ReceivedObject]:
         early = self._take_early(number)

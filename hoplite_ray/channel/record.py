@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.values.versions import VersionNumber
+from hoplite_ray.values.versions import VERSION_BYTES_MAX, VersionNumber
 
 _FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What people want to know of a version, beside the version itself.
+
+    namespace, name:  of its channel, whose id is their hash.
+    ordinal:          its place among all versions of the channel, from 1 on.
+    node_id:          of the node that published it.
+    """
+
+    namespace: str = ""
+    name: str = ""
+    ordinal: int = 0
+    node_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +35,7 @@ class Record:
     size_bytes:  of its value.
     kept:        numbers of the older versions that can be read, ascending.
     dropped:     numbers of those that this version's publisher deletes.
+    origin:      what `hoplite_ray.channels` and `hoplite-ray top` tell of it.
     """
 
     version: int
@@ -27,11 +43,23 @@ class Record:
     size_bytes: int = 0
     kept: tuple[VersionNumber, ...] = ()
     dropped: tuple[VersionNumber, ...] = ()
+    origin: Origin = Origin()
 
     def encode(self) -> bytes:
-        """Return the record's bytes."""
+        """Return the record's bytes.
+
+        Raises:  InvalidArgumentError if they are more than a channel's home keeps.
+        """
         fields = [_FORMAT, self.version, self.time_s, self.size_bytes, self.kept, self.dropped]
-        return json.dumps(fields, separators=(",", ":")).encode()
+        fields.append(astuple(self.origin))
+        encoded = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(encoded) > VERSION_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"channel {self.origin.name!r:.80}: {len(encoded)} bytes tell of version "
+                f"{self.version}, of at most {VERSION_BYTES_MAX}; give a smaller keep, or a "
+                "shorter name or namespace"
+            )
+        return encoded
 
     @classmethod
     def decode(cls, payload: bytes) -> Record:
@@ -40,11 +68,12 @@ class Record:
         Raises:  InvalidArgumentError if another release of hoplite_ray made it.
         """
         try:
-            form, version, time_s, size_bytes, kept, dropped = json.loads(payload)
+            form, version, time_s, size_bytes, kept, dropped, origin = json.loads(payload)
             if form != _FORMAT:
                 raise ValueError(f"its format is {form!r}, and {_FORMAT} is known")
             numbers = [tuple(VersionNumber(*each) for each in listed) for listed in (kept, dropped)]
-            return cls(int(version), float(time_s), int(size_bytes), *numbers)
+            whole = (int(version), float(time_s), int(size_bytes))
+            return cls(*whole, *numbers, origin=Origin(*origin))
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(
                 f"record {payload[:60]!r} of a channel is none of this release ({error}); run one "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hoplite_ray.channel.listing import explain_timeout
 from hoplite_ray.channel.reader import Reader, Update
-from hoplite_ray.channel.steps import run, run_async
+from hoplite_ray.channel.steps import Steps, run, run_async
 from hoplite_ray.client import StoreClient
 from hoplite_ray.values.deadlines import deadline_in
 from hoplite_ray.values.versions import NO_VERSION
@@ -21,9 +22,10 @@ class VersionWatch:
     uses it at a time.
     """
 
-    def __init__(self, connect: _Connect, reader: Reader) -> None:
+    def __init__(self, connect: _Connect, reader: Reader, namespace: str, name: str) -> None:
         """Begin to watch; programs call `watch`."""
         self._connect = connect
+        self._channel = (namespace, name)
         self._reader = reader
         self._known = NO_VERSION
 
@@ -35,14 +37,12 @@ class VersionWatch:
         Raises:  GetTimeoutError, after which the watch goes on; ObjectLostError; NodeLostError.
         """
         deadline = deadline_in(timeout_s)
-        steps = self._reader.next(self._connect(deadline), self._known)
-        return self._note(run(steps, deadline))
+        return self._note(run(self._begin(deadline), deadline))
 
     async def next_async(self, *, timeout_s: float | None = None) -> Update | None:
         """Like `next`, but awaitable; cancelling it loses no version."""
         deadline = deadline_in(timeout_s)
-        steps = self._reader.next(self._connect(deadline), self._known)
-        return self._note(await run_async(steps, deadline))
+        return self._note(await run_async(self._begin(deadline), deadline))
 
     def close(self) -> None:
         """End the watch: fetch nothing early any more. Idempotent."""
@@ -69,6 +69,10 @@ class VersionWatch:
         if (update := await self.next_async()) is None:
             raise StopAsyncIteration
         return update
+
+    def _begin(self, deadline: float | None) -> Steps[Update | None]:
+        store = self._connect(deadline)
+        return explain_timeout(self._reader.next(store, self._known), store, *self._channel)
 
     def _note(self, update: Update | None) -> Update | None:
         if update is not None:

@@ -182,6 +182,13 @@ class ControlClient:
         pages = self._stream(address, "ListTransfers", request, timeout_s)
         return [each async for page in pages for each in cast(pb.Transfers, page).transfers]
 
+    async def channels(
+        self, address: str, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> list[pb.Channel]:
+        """Read the version channels that a node knows, with their readers there."""
+        pages = self._stream(address, "ListChannels", pb.ListChannelsRequest(), timeout_s)
+        return [each async for page in pages for each in cast(pb.Channels, page).channels]
+
     async def trace(
         self, address: str, object_id: bytes, digits: int, *, timeout_s: float = CALL_TIMEOUT_S
     ) -> pb.Traced:

@@ -274,6 +274,46 @@ class Transfer(_message.Message):
     size_bytes: int
     def __init__(self, object_id: _Optional[bytes] = ..., target_id: _Optional[bytes] = ..., kind: _Optional[str] = ..., sender: _Optional[int] = ..., stripe: _Optional[int] = ..., stripe_count: _Optional[int] = ..., landed_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
+class ListChannelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Channels(_message.Message):
+    __slots__ = ("channels",)
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    channels: _containers.RepeatedCompositeFieldContainer[Channel]
+    def __init__(self, channels: _Optional[_Iterable[_Union[Channel, _Mapping]]] = ...) -> None: ...
+
+class Channel(_message.Message):
+    __slots__ = ("channel_id", "epoch", "counter", "n", "record", "is_home", "readers")
+    CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    IS_HOME_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    channel_id: bytes
+    epoch: int
+    counter: int
+    n: int
+    record: bytes
+    is_home: bool
+    readers: _containers.RepeatedCompositeFieldContainer[ChannelReader]
+    def __init__(self, channel_id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., counter: _Optional[int] = ..., n: _Optional[int] = ..., record: _Optional[bytes] = ..., is_home: _Optional[bool] = ..., readers: _Optional[_Iterable[_Union[ChannelReader, _Mapping]]] = ...) -> None: ...
+
+class ChannelReader(_message.Message):
+    __slots__ = ("process", "version", "ordinal", "time_s")
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    TIME_S_FIELD_NUMBER: _ClassVar[int]
+    process: int
+    version: int
+    ordinal: int
+    time_s: float
+    def __init__(self, process: _Optional[int] = ..., version: _Optional[int] = ..., ordinal: _Optional[int] = ..., time_s: _Optional[float] = ...) -> None: ...
+
 class TraceRequest(_message.Message):
     __slots__ = ("object_id", "digits")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]

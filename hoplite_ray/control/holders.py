@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.control.asking import ask_members
 from hoplite_ray.control.client import ControlClient
 from hoplite_ray.control.view import Member
-from hoplite_ray.errors import ControlError, InvalidArgumentError, NodeLostError
+from hoplite_ray.errors import InvalidArgumentError
 
 IDS_MAX = 10_000  # of one call: 300 KB to each member
 
@@ -50,10 +47,13 @@ def find_holders(
         raise InvalidArgumentError(
             f"{len(wanted)} objects are too many to locate at once; give at most {IDS_MAX}"
         )
-    control, secret = _read_place(directory)
-    with ThreadPoolExecutor(1) as thread:  # the caller's thread may run an event loop
-        answers = thread.submit(asyncio.run, _ask(control, secret, wanted, timeout_s)).result()
-    return collect_holders(wanted, answers)
+    if not wanted:
+        return {}
+
+    async def ask(calls: ControlClient, member: Member, left_s: float) -> Sequence[pb.Object]:
+        return await calls.find_objects(member.control, wanted, timeout_s=left_s)
+
+    return collect_holders(wanted, ask_members(directory, ask, timeout_s))
 
 
 def collect_holders(
@@ -70,37 +70,3 @@ def collect_holders(
     for holders in found.values():
         holders.sort(key=lambda each: (not each.is_complete, each.node_id))
     return found
-
-
-async def _ask(
-    control: str, secret: bytes, wanted: Sequence[bytes], timeout_s: float
-) -> dict[Member, Sequence[pb.Object]]:
-    if not wanted:
-        return {}
-    ends_s = time.monotonic() + timeout_s
-    calls = ControlClient(secret)
-
-    async def ask(member: Member) -> Sequence[pb.Object]:
-        try:
-            left_s = max(ends_s - time.monotonic(), 0.0)
-            return await calls.find_objects(member.control, wanted, timeout_s=left_s)
-        except ControlError:  # it has left, or is slow: its copies are of no use now
-            return ()
-
-    try:
-        members = (await calls.view(control, timeout_s=timeout_s)).members
-        return dict(zip(members, await asyncio.gather(*map(ask, members)), strict=True))
-    finally:
-        await calls.close()
-
-
-def _read_place(directory: Path) -> tuple[str, bytes]:
-    """Return the control address of a node, and its cluster's secret."""
-    try:
-        record = json.loads((directory / "node.json").read_text())
-        return str(record["control"]), (directory / "secret").read_bytes().strip()
-    except (OSError, ValueError, LookupError) as error:
-        raise NodeLostError(
-            f"{directory} tells of no node ({error}): the node has ended, or belongs to another "
-            "user; attach to one that runs"
-        ) from None

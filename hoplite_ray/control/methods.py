@@ -35,6 +35,7 @@ METHODS: dict[str, Method] = {
     "Probe": Method(pb.ProbeRequest, pb.Probes),
     "ListObjects": Method(pb.ListObjectsRequest, pb.Objects, streams=True),
     "ListTransfers": Method(pb.ListTransfersRequest, pb.Transfers, streams=True),
+    "ListChannels": Method(pb.ListChannelsRequest, pb.Channels, streams=True),
     "Trace": Method(pb.TraceRequest, pb.Traced),
     "Drain": Method(pb.DrainRequest, pb.DrainReply),
 }

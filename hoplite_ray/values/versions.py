@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from hoplite_ray import _native
 from hoplite_ray.errors import InvalidArgumentError
 
+VERSION_BYTES_MAX: int = _native.VERSION_BYTES_MAX  # of a version's payload
+
 
 class Term(NamedTuple):
     """The right of one publisher to publish; a newer one ends all older ones."""
@@ -55,21 +57,22 @@ class TakenTerm:
 
 @dataclass(frozen=True, slots=True)
 class ChannelReader:
-    """A node that watches a channel."""
+    """A process of a node that reads a channel, and the version that it has read last."""
 
-    node_id: int
-    sent: VersionNumber  # the newest one that its home has sent to it
-    acknowledged: VersionNumber  # the newest one that it has confirmed to keep
+    process: int  # its id
+    version: int  # what its publisher calls it
+    ordinal: int  # its place among all versions of the channel, from 1 on
+    time_s: float  # since 1970, by its publisher's clock
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """One channel, as its home knows it."""
+    """One live channel, as a node knows it."""
 
     channel: bytes
-    newest: VersionNumber
-    is_end: bool
-    readers: tuple[ChannelReader, ...]
+    newest: Version  # that the node keeps; perhaps not visible yet
+    is_home: bool  # True if the node is the channel's home
+    readers: tuple[ChannelReader, ...]  # of that node
 
 
 def read_taken(found: Any) -> TakenTerm:
@@ -91,13 +94,11 @@ def read_channels(found: Any) -> list[ChannelState]:
     return [
         ChannelState(
             row["channel"],
-            VersionNumber(*row["newest"]),
-            row["is_end"],
+            Version(VersionNumber(*row["newest"][0]), row["newest"][2], row["newest"][1]),
+            row["is_home"],
             tuple(
                 ChannelReader(
-                    each["node_id"],
-                    VersionNumber(*each["sent"]),
-                    VersionNumber(*each["acknowledged"]),
+                    each["process"], each["version"], each["ordinal"], each["time_us"] / 1e6
                 )
                 for each in row["readers"]
             ),
@@ -119,9 +120,9 @@ def check_number(number: VersionNumber) -> VersionNumber:
 
 def check_payload(payload: bytes) -> bytes:
     """Return the payload of a version, or raise InvalidArgumentError."""
-    if len(payload) > _native.VERSION_BYTES_MAX:
+    if len(payload) > VERSION_BYTES_MAX:
         raise InvalidArgumentError(
             f"a version's payload has {len(payload)} bytes, of at most "
-            f"{_native.VERSION_BYTES_MAX}; put the value, and publish the id of the object"
+            f"{VERSION_BYTES_MAX}; put the value, and publish the id of the object"
         )
     return payload

@@ -205,8 +205,16 @@ struct PyClient : Handle {
     return wrap(without_gil([&](Client& c) { return c.watch_channel(id, number, waits); }));
   }
 
-  PyRequest list_channels() {
-    return wrap(without_gil([](Client& c) { return c.list_channels(); }));
+  PyRequest list_channels(const nb::bytes& after) {
+    const ObjectId last = to_object_id(after);
+    return wrap(without_gil([&](Client& c) { return c.list_channels(last); }));
+  }
+
+  void note_read(const nb::bytes& channel, const PyVersionNumber& number, std::uint32_t process,
+                 std::uint64_t version, std::uint64_t ordinal, std::uint64_t time_us) {
+    const ReadCommand read{to_object_id(channel),
+                           {process, to_version_number(number), version, ordinal, time_us}};
+    unwrap(without_gil([&](Client& c) { return c.note_read(read); }));
   }
 
   void watch(PyRequest& request) {
@@ -307,11 +315,13 @@ struct PyNode : Handle {
     return listed;
   }
 
-  nb::object channels(std::uint64_t limit) {
+  nb::object channels(const nb::bytes& after) {
     Node& self = running_node();
+    ListCommand command{0, 0, kChannelRowsMax};
+    command.channels_after = to_object_id(after);
     const auto rows = [&] {
       const WithoutGil released;
-      return self.list({0, 0, limit}).channels;
+      return self.list(command).channels;
     }();
     return to_list(rows);
   }
@@ -450,9 +460,10 @@ void bind_node(nb::module_& m) {
       .def("transfers", &PyNode::transfers, "limit"_a = 1000,
            nb::sig("def transfers(self, limit: int = 1000) -> list[dict[str, typing.Any]]"),
            "Return what comes in, stripe by stripe, the largest first.")
-      .def("channels", &PyNode::channels, "limit"_a = 1000,
-           nb::sig("def channels(self, limit: int = 1000) -> list[dict[str, typing.Any]]"),
-           "Return the version channels whose home the node is.")
+      .def("channels", &PyNode::channels, "after"_a,
+           nb::sig("def channels(self, after: bytes) -> list[dict[str, typing.Any]]"),
+           "Return a page of the live version channels, those after that id, with their readers "
+           "here.")
       .def("moments", &PyNode::moments, "object_id"_a, "digits"_a,
            nb::sig("def moments(self, object_id: bytes, digits: int) -> dict[str, typing.Any]"),
            "Return what the node remembers of objects whose ids begin with so many hex digits, and "
@@ -515,7 +526,12 @@ void bind_client(nb::module_& m) {
            "newer_than"_a = PyVersionNumber(0, 0, 0), "wait"_a = true,
            "Wait for a newer version: (number, is_end, payload); or without `wait` for what the "
            "channel's home knows, None if nothing is newer.")
-      .def("list_channels", &PyClient::list_channels, "List the channels whose home the node is.")
+      .def("list_channels", &PyClient::list_channels, "after"_a,
+           "List a page of the live channels, those after that id, with their readers here.")
+      .def("note_read", &PyClient::note_read, "channel"_a, "number"_a, nb::kw_only(), "process"_a,
+           "version"_a, "ordinal"_a, "time_us"_a,
+           "Tell the node which version this process has read last; number.n = 0: it reads no "
+           "more.")
       .def("watch", &PyClient::watch, "request"_a,
            "Let next_finished() tell when the request has finished.")
       .def("next_finished", &PyClient::next_finished, "timeout_s"_a,

@@ -42,22 +42,23 @@ inline nb::object to_tuple(const Version& version) {
                         nb::bytes(version.payload.data(), version.payload.size()));
 }
 
-// A dict for each channel, with one for each node that watches it.
+// A dict for each channel, with one for each process of this node that reads it.
 inline nb::object to_list(const std::vector<ChannelRow>& rows) {
   nb::list all;
   for (const ChannelRow& row : rows) {
     nb::list readers;
     for (const ChannelReader& reader : row.readers) {
       nb::dict each;
-      each["node_id"] = reader.node.value;
-      each["sent"] = to_tuple(reader.sent);
-      each["acknowledged"] = to_tuple(reader.acknowledged);
+      each["process"] = reader.process;
+      each["version"] = reader.version;
+      each["ordinal"] = reader.ordinal;
+      each["time_us"] = reader.time_us;
       readers.append(std::move(each));
     }
     nb::dict one;
     one["channel"] = nb::bytes(row.channel.bytes.data(), row.channel.bytes.size());
     one["newest"] = to_tuple(row.newest);
-    one["is_end"] = row.is_end;
+    one["is_home"] = row.is_home;
     one["readers"] = std::move(readers);
     all.append(std::move(one));
   }

@@ -185,8 +185,12 @@ Result<RequestHandle> Client::watch_channel(ObjectId channel, VersionNumber newe
   return attachment_->begin_request(channel, WatchCommand{channel, newer_than, wait});
 }
 
-Result<RequestHandle> Client::list_channels() {
-  return attachment_->begin_request({}, ListChannelsCommand{});
+Result<RequestHandle> Client::list_channels(ObjectId after) {
+  return attachment_->begin_request({}, ListChannelsCommand{after});
+}
+
+Result<void> Client::note_read(const ReadCommand& read) {
+  return attachment_->send_command(RequestId{0}, read);
 }
 
 Result<RequestHandle> Client::reduce(const ReduceCommand& wanted) {

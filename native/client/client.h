@@ -95,8 +95,10 @@ class Client {
   // the home answers at once, and with no version if none is newer.
   [[nodiscard]] Result<RequestHandle> watch_channel(ObjectId channel, VersionNumber newer_than,
                                                     bool wait);
-  // Ends with ChannelsListed: the channels whose home this node is.
-  [[nodiscard]] Result<RequestHandle> list_channels();
+  // Ends with ChannelsListed: a page of the live channels, those after that id.
+  [[nodiscard]] Result<RequestHandle> list_channels(ObjectId after);
+  // Tells the node which version of a channel this client has read last. Has no answer.
+  [[nodiscard]] Result<void> note_read(const ReadCommand& read);
 
   // Ends with Done, after each earlier request that the node can answer without waiting.
   [[nodiscard]] Result<RequestHandle> echo();

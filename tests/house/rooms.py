@@ -53,6 +53,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "service",
         "views",
         "holders",
+        "asking",
         "client",
         "auth tls voting",
         "view methods",

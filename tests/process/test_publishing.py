@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hoplite_ray.channel.listing import ListedChannel
 from hoplite_ray.errors import (
     GetTimeoutError,
     InvalidArgumentError,
@@ -147,6 +151,53 @@ def test_wrong_uses_are_named(three: Nodes) -> None:
     with pytest.raises(GetTimeoutError):
         three[1].latest("nobody publishes", timeout_s=0.2)
     three[0].unpublish("wrong", timeout_s=WAIT_S)
+
+
+def test_channels_lists_the_newest_version_and_the_lag_of_each_reader(three: Nodes) -> None:
+    before = time.time()
+    for version in (10, 20, 30):
+        three[0].publish("listed/b", value_of(version), version=version, timeout_s=WAIT_S)
+        if version == 10:
+            watch = three[1].watch("listed/b")
+            assert check(watch.next(timeout_s=WAIT_S)) == 10
+    three[1].publish("listed/a", value_of(1), timeout_s=WAIT_S)
+    three[2].latest("listed/b", timeout_s=WAIT_S)  # asks once, and so is no reader
+    ids = [three[rank].node_id for rank in (0, 1, 2)]
+    for rank in (0, 1, 2):
+        first, second = listed(three, rank)
+        assert (first.name, second.name) == ("listed/a", "listed/b")
+        assert (second.namespace, second.version, second.kept) == ("", 30, 2)
+        assert before <= second.time_s <= time.time() and second.size_bytes > 4 * COUNT
+        assert [first.publisher_node_id, second.publisher_node_id] == [ids[1], ids[0]]
+        assert second.home_node_id in ids and first.readers == ()
+        (reader,) = second.readers
+        assert (reader.node_id, reader.process) == (ids[1], os.getpid())
+        assert (reader.version, reader.lag_versions) == (10, 2) and reader.lag_s > 0
+    assert check(watch.next(timeout_s=WAIT_S)) == 30
+    (reader,) = listed(three, 0)[1].readers
+    assert (reader.version, reader.lag_versions, reader.lag_s) == (30, 0, 0)
+    watch.close()
+    assert listed(three, 0)[1].readers == ()
+    assert asyncio.run(three[0].channels_async()) == three[0].channels()
+    for name in ("listed/a", "listed/b"):
+        three[0].unpublish(name, timeout_s=WAIT_S)
+    assert listed(three, 2) == []
+
+
+def listed(nodes: Nodes, rank: int) -> list[ListedChannel]:
+    return [each for each in nodes[rank].channels() if each.name.startswith("listed/")]
+
+
+def test_a_list_counts_versions_through_publishers_and_needs_a_time_limit(three: Nodes) -> None:
+    for version in (1, 2):
+        three[0].publish("listed/c", value_of(version), timeout_s=WAIT_S)
+    assert three[2].latest("listed/c", newer_than=0, timeout_s=WAIT_S).version == 2
+    three[1].publish("listed/c", value_of(3), timeout_s=WAIT_S)
+    (channel,) = listed(three, 0)
+    assert channel.lag_versions == 1
+    with pytest.raises(InvalidArgumentError, match="how long the nodes have to answer"):
+        three[0].channels(timeout_s=math.inf)
+    three[0].unpublish("listed/c", timeout_s=WAIT_S)
 
 
 def test_the_twins_do_the_same(three: Nodes) -> None:

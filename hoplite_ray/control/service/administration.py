@@ -16,6 +16,8 @@ from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.client import ControlClient
 from hoplite_ray.control.view import Member
 from hoplite_ray.errors import ControlError, InvalidArgumentError
+from hoplite_ray.values.layout import OBJECT_ID_BYTES
+from hoplite_ray.values.versions import ChannelState, read_channels
 
 ROWS_MAX = 100_000  # 10 MB on the wire, and the longest turn that a node may spend on a list
 _ROWS_PER_MESSAGE = 1000  # some 60 to 100 bytes each; gRPC refuses messages over 4 MiB
@@ -41,6 +43,10 @@ class AdministeredNode(Protocol):
 
     def transfers(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Return the largest stripes that come in."""
+        ...
+
+    def channels(self, after: bytes) -> list[dict[str, Any]]:
+        """Return a page of the live version channels, those after that id."""
         ...
 
     def moments(self, object_id: bytes, digits: int) -> dict[str, Any]:
@@ -138,6 +144,13 @@ class Administration:
         for page in _pages(await asyncio.to_thread(self._native.transfers, limit)):
             yield pb.Transfers(transfers=[pb.Transfer(**each) for each in page])
 
+    async def channels(self) -> AsyncIterator[pb.Channels]:
+        """Yield the live version channels page by page, each page of one moment."""
+        after = bytes(OBJECT_ID_BYTES)
+        while page := read_channels(await asyncio.to_thread(self._native.channels, after)):
+            yield pb.Channels(channels=[_channel_to_proto(each) for each in page])
+            after = page[-1].channel
+
     async def trace(self, object_id: bytes, digits: int) -> pb.Traced:
         """Return the node's memory of the objects whose ids begin with these hex digits.
 
@@ -186,6 +199,25 @@ class Administration:
 def _anonymous_bytes(status: str) -> int:
     """The memory of a process without its files and its shared memory, such as the arena."""
     return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
+def _channel_to_proto(state: ChannelState) -> pb.Channel:
+    readers = [
+        pb.ChannelReader(
+            process=each.process, version=each.version, ordinal=each.ordinal, time_s=each.time_s
+        )
+        for each in state.readers
+    ]
+    number = state.newest.number
+    return pb.Channel(
+        channel_id=state.channel,
+        epoch=number.epoch,
+        counter=number.counter,
+        n=number.n,
+        record=state.newest.payload,
+        is_home=state.is_home,
+        readers=readers,
+    )
 
 
 def _check_limit(limit: int) -> None:

@@ -196,6 +196,10 @@ class ControlService:
         async for page in self._administration.transfers(request.limit):
             yield page
 
+    async def _ListChannels(self, request: pb.ListChannelsRequest) -> AsyncIterator[pb.Channels]:
+        async for page in self._administration.channels():
+            yield page
+
     async def _Trace(self, request: pb.TraceRequest) -> pb.Traced:
         return await self._administration.trace(request.object_id, request.digits)
 

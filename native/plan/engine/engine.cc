@@ -101,10 +101,11 @@ void Engine::State::pass_on(Command command) {
           [&](const TakeTermCommand& take) { channels.handle_take_term(waiter, take); },
           [&](const PublishCommand& it) { channels.handle_publish(waiter, it); },
           [&](const WatchCommand& watch) { channels.handle_watch(waiter, watch); },
-          [&](const ListChannelsCommand&) {
-            outgoing.reply(waiter, ChannelsListed{channel_home.list_channels(kChannelRowsMax)});
+          [&](const ListChannelsCommand& list) {
+            outgoing.reply(waiter, ChannelsListed{channels.list(kChannelRowsMax, list.after)});
           },
-          [&](const RebuildCommand& rebuild) { rebuilds.handle_rebuild(waiter, rebuild); }},
+          [&](const RebuildCommand& rebuild) { rebuilds.handle_rebuild(waiter, rebuild); },
+          [&](const ReadCommand& read) { channels.handle_read(command.client, read); }},
       command.body);
 }
 

@@ -67,7 +67,7 @@ ObjectRow row(const ObjectId& id, const LocalObject& object) {
 void Overview::handle_list(RequestId request, const ListCommand& list) {
   Listing listing{list.named.empty() ? largest_objects(list.objects_max) : find_objects(list.named),
                   largest_transfers(list.transfers_max),
-                  engine_.channel_home.list_channels(list.channels_max), Remembered{}};
+                  engine_.channels.list(list.channels_max, list.channels_after), Remembered{}};
   engine_.outgoing.act(TellListing{request, std::move(listing), list.traced});
 }
 

@@ -2,11 +2,10 @@
 // Version channels (decision 43): the commands and answers of clients, and the messages between
 // members, and their limits. A channel is a name whose newest version readers wait for. Its home, a
 // member that the channel's id chooses as an object's id does, decides the order of its versions.
-// Plain data; reached through messages.h; bytes in docs/internals/wire.md.
+// Lists are in moment.h. Plain data; reached through messages.h; bytes in docs/internals/wire.md.
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "plan/messages/types.h"
 
@@ -14,12 +13,14 @@ namespace hoplite {
 
 // All members keep the newest version of every channel, 16 MiB at most: the payload names an object
 // and says how to read it. Beyond the second limit no publisher gets a term; beyond the third one a
-// node refuses its clients' requests. The others bound a list: rows, and readers in all of them.
+// node refuses its clients' requests. The others bound a page of a list: its rows, and the readers
+// in all of them, which is how many a node remembers.
 inline constexpr std::size_t kVersionBytesMax = 4_KiB, kChannelsMax = 4096;
 inline constexpr std::size_t kChannelRequestsMax = 16'384;
-inline constexpr std::size_t kChannelRowsMax = 1024, kChannelReadersMax = 4096;
-static_assert(kControlFrameBytesMax >= 128 * kChannelRowsMax + 64 * kChannelReadersMax,
-              "a list of channels fits into one frame");
+inline constexpr std::size_t kChannelRowsMax = 64, kChannelReadersMax = 2048;
+static_assert(kControlFrameBytesMax >=
+                  (kVersionBytesMax + 128) * kChannelRowsMax + 64 * kChannelReadersMax,
+              "a page of a list of channels fits into one frame");
 
 // The right of one publisher to publish. A newer term ends all older ones. Members vote on the
 // epoch and its home counts, so no term is ever given twice.
@@ -55,7 +56,6 @@ struct WatchCommand {  // answered by VersionSeen
   VersionNumber newer_than;
   bool wait = true;  // false: the home answers at once, with no version if none is newer
 };
-struct ListChannelsCommand {};  // answered by ChannelsListed: the channels whose home this node is
 
 struct TermTaken {
   Term term;
@@ -68,20 +68,6 @@ struct VersionRefused {  // of code kVersionRefused
   VersionNumber newest;
   bool is_taken = false;  // True if a newer term was taken, so that no retry can succeed
   std::string text;
-};
-struct ChannelReader {  // a node that watches
-  NodeId node;
-  VersionNumber sent;          // the newest visible version that its home has sent to it
-  VersionNumber acknowledged;  // the newest version that it has confirmed to have
-};
-struct ChannelRow {
-  ObjectId channel;
-  VersionNumber newest;  // visible
-  bool is_end = false;
-  std::vector<ChannelReader> readers;
-};
-struct ChannelsListed {
-  std::vector<ChannelRow> rows;
 };
 
 // ---- to the home of a channel ----

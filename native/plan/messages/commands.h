@@ -82,12 +82,13 @@ struct ListCommand {     // from the control plane: what is here and comes in, t
   std::uint64_t objects_max = 0, transfers_max = 0, channels_max = 0;
   ObjectPrefix traced = {};          // and what the node remembers of these
   std::vector<ObjectId> named = {};  // these objects in place of the largest; unknown ones left out
+  ObjectId channels_after = {};      // as ListChannelsCommand's
 };
 using CommandBody =
     std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
                  ReduceSourceCommand, CancelCommand, ClientLostCommand, SetViewCommand, ListCommand,
                  OrphanCommand, DrainCommand, EchoCommand, TakeTermCommand, PublishCommand,
-                 WatchCommand, ListChannelsCommand, RebuildCommand>;
+                 WatchCommand, ListChannelsCommand, RebuildCommand, ReadCommand>;
 struct Command {
   ClientId client;
   RequestId request;

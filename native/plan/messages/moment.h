@@ -98,10 +98,36 @@ struct TransferRow {  // one stripe that comes in, for `target`: the object itse
   std::uint16_t stripe_count = 1;
   std::uint64_t landed_bytes = 0, size_bytes = 0;  // of this stripe of what is asked for
 };
+struct ChannelReader {        // a client's process that reads a channel, and what it has read last
+  std::uint32_t process = 0;  // its own word, for people
+  VersionNumber number;
+  std::uint64_t version = 0;  // what its publisher calls it
+  std::uint64_t ordinal = 0;  // its place among all versions of the channel, from 1 on
+  std::uint64_t time_us = 0;  // since 1970, by its publisher's clock
+  bool operator==(const ChannelReader&) const = default;
+};
+struct ReadCommand {  // has no answer; n = 0: the client reads that channel no more
+  ObjectId channel;
+  ChannelReader reader;
+};
+// Answered by ChannelsListed: a page of the live channels, in the order of their ids. Every member
+// keeps the newest version of each.
+struct ListChannelsCommand {
+  ObjectId after;  // the last one of the page before; zeros: none
+};
+struct ChannelRow {
+  ObjectId channel;
+  Version newest;                      // that this node keeps; perhaps not visible yet
+  bool is_home = false;                // True if this node is the channel's home
+  std::vector<ChannelReader> readers;  // of this node
+};
+struct ChannelsListed {
+  std::vector<ChannelRow> rows;
+};
 struct Listing {
   std::vector<ObjectRow> objects;
   std::vector<TransferRow> transfers;
-  std::vector<ChannelRow> channels;  // whose home this node is
+  std::vector<ChannelRow> channels;  // a page of them
   Remembered remembered;
 };
 

@@ -366,6 +366,9 @@ std::string describe(const Command& command) {
             line.add(c.wait ? "watch" : "latest").add(c.channel).add("newer", c.newer_than);
           },
           [&](const ListChannelsCommand&) { line.add("list channels"); },
+          [&](const ReadCommand& c) {
+            line.add("read").add(c.channel).add("version", c.reader.number);
+          },
           [&](const OrphanCommand& c) { line.add("orphan").add(c.object).add("upto", c.upto); },
           [&](const DrainCommand&) { line.add("drain"); },
           [&](const ListCommand& c) {

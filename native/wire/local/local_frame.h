@@ -37,7 +37,8 @@ enum class LocalType : std::uint8_t {
   kWatch = 28,
   kListChannels = 29,
   kRebuild = 30,
-  kLastCommand = kRebuild,  // raise it with each new command
+  kRead = 31,
+  kLastCommand = kRead,  // raise it with each new command
   kReserved = 32,
   kFetched = 33,
   kReduced = 34,

@@ -47,7 +47,9 @@ std::vector<ByteVector> all_encoded() {
   add_command(TakeTermCommand{object(1)});
   add_command(PublishCommand{object(1), version});
   add_command(WatchCommand{object(1), {term, 4}, true});
-  add_command(ListChannelsCommand{});
+  add_command(ListChannelsCommand{object(1)});
+  const ChannelReader reader{4242, {term, 4}, 70, 7, 1'700'000'000'000'000};
+  add_command(ReadCommand{object(1), reader});
   add_command(RebuildCommand{object(1),
                              Incarnation{2},
                              kMeta,
@@ -63,8 +65,7 @@ std::vector<ByteVector> all_encoded() {
   add_reply(TermTaken{term, {term, 4}});
   add_reply(VersionSeen{version});
   add_reply(VersionRefused{{term, 4}, true, "taken"});
-  const ChannelReader reader{NodeId{7}, {term, 4}, {term, 5}};
-  add_reply(ChannelsListed{{{object(1), {term, 5}, true, {reader, reader}}, {}}});
+  add_reply(ChannelsListed{{{object(1), version, true, {reader, reader}}, {}}});
   return all;
 }
 
@@ -194,7 +195,7 @@ TEST(LocalFrame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(3, 'F'), Code::kBadFrame);    // the magic of the other kind of socket
   EXPECT_EQ(code_with(4, 1), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 3), Code::kBadFrame);      // type
-  EXPECT_EQ(code_with(6, 31), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 42), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
   EXPECT_EQ(code_with(19, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(20, 1), Code::kBadFrame);     // a get has no payload

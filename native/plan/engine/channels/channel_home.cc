@@ -279,23 +279,6 @@ void ChannelHome::forget_if_empty(const ObjectId& id) {
 
 // ---- for people ----
 
-std::vector<ChannelRow> ChannelHome::list_channels(std::size_t rows_max) const {
-  std::vector<ChannelRow> rows;
-  std::size_t readers = 0;
-  for (const auto& [id, entry] : entries_) {
-    if (rows.size() >= std::min(rows_max, kChannelRowsMax)) break;
-    if (!entry.visible.exists()) continue;
-    ChannelRow row{id, entry.visible.number, entry.visible.is_end, {}};
-    for (const auto& [node, member] : entry.keepers) {
-      if (!member.watches || readers >= kChannelReadersMax) continue;
-      row.readers.push_back({node, member.sent, member.kept});
-      ++readers;
-    }
-    rows.push_back(std::move(row));
-  }
-  return rows;
-}
-
 void ChannelHome::check_invariants() const {
   for (const auto& [id, entry] : entries_) {
     HOPLITE_CHECK(entry.visible.number <= entry.newest.number);

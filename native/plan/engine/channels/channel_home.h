@@ -35,7 +35,6 @@ class ChannelHome {
   // Begins to decide once every member is heard. Returns false if there is nothing to do.
   bool settle_one();
 
-  [[nodiscard]] std::vector<ChannelRow> list_channels(std::size_t rows_max) const;
   void check_invariants() const;
 
  private:

@@ -114,13 +114,46 @@ bool Channels::cancel(const Waiter& waiter, const ObjectId& id) {
 
 void Channels::handle_client_lost(ClientId client) {
   std::vector<std::pair<ObjectId, Waiter>> asked;
-  for (const auto& [id, channel] : channels_) {
+  for (auto& [id, channel] : channels_) {
     for (const Watch& watch : channel.watches) asked.emplace_back(id, watch.waiter);
     for (const Question& question : channel.questions) asked.emplace_back(id, question.waiter);
+    forget_reader(channel, client);
   }
   for (const auto& [id, waiter] : asked) {
     if (waiter.client == client) cancel(waiter, id);
   }
+}
+
+// ---- readers ----
+
+// Only people need it, so beyond the limit of readers it is left out.
+void Channels::handle_read(ClientId client, const ReadCommand& read) {
+  const auto found = channels_.find(read.channel);
+  if (found == channels_.end() || !found->second.is_live()) return;
+  Channel& channel = found->second;
+  if (read.reader.number.n == 0) return forget_reader(channel, client);
+  const bool is_new = !channel.readers.contains(client);
+  if (is_new && readers_ >= kChannelReadersMax) return;
+  readers_ += is_new ? 1 : 0;
+  channel.readers[client] = read.reader;
+}
+
+void Channels::forget_reader(Channel& channel, ClientId client) {
+  readers_ -= channel.readers.erase(client);
+}
+
+std::vector<ChannelRow> Channels::list(std::size_t rows_max, const ObjectId& after) const {
+  std::vector<ChannelRow> rows;
+  for (auto at = channels_.upper_bound(after); at != channels_.end(); ++at) {
+    if (rows.size() >= std::min(rows_max, kChannelRowsMax)) break;
+    const auto& [id, channel] = *at;
+    if (!channel.is_live()) continue;
+    const bool is_home = engine_.peers.home_of(id) == engine_.config.node;
+    ChannelRow row{id, channel.newest, is_home, {}};
+    for (const auto& [client, reader] : channel.readers) row.readers.push_back(reader);
+    rows.push_back(std::move(row));
+  }
+  return rows;
 }
 
 // Takes one request of a client out of the channel. The home may still do what it asks for.
@@ -184,6 +217,9 @@ void Channels::keep(Channel& channel, const Version& version) {
   channel.newest = version;
   channel.term = std::max(channel.term, version.number.term);
   live_ += channel.is_live() ? 1 : 0;
+  if (channel.is_live()) return;
+  readers_ -= channel.readers.size();
+  channel.readers.clear();
 }
 
 // Lets this node's clients see a version that is visible.
@@ -334,9 +370,12 @@ void Channels::check_invariants() const {
   std::size_t live = 0;
   std::size_t requests = 0;
   std::size_t idle = 0;
+  std::size_t readers = 0;
   for (const auto& [id, channel] : channels_) {
     live += channel.is_live() ? 1 : 0;
     requests += channel.watches.size() + channel.questions.size();
+    readers += channel.readers.size();
+    HOPLITE_CHECK(channel.readers.empty() || channel.is_live());
     HOPLITE_CHECK(channel.visible.number <= channel.newest.number);
     HOPLITE_CHECK(channel.newest.number.term <= channel.term);
     HOPLITE_CHECK(channel.watches.empty() || channel.is_subscribed);
@@ -348,6 +387,7 @@ void Channels::check_invariants() const {
   }
   HOPLITE_CHECK(live == live_);
   HOPLITE_CHECK(requests == requests_);
+  HOPLITE_CHECK(readers == readers_ && readers <= kChannelReadersMax);
   HOPLITE_CHECK(idle == idle_.size());
   HOPLITE_CHECK(idle <= engine_.config.channels_max);
 }

@@ -35,6 +35,7 @@ class Channels {
   // Returns false if the client has no such request about a channel.
   bool cancel(const Waiter& waiter, const ObjectId& channel);
   void handle_client_lost(ClientId client);
+  void handle_read(ClientId client, const ReadCommand& read);
 
   // ---- from the home ----
   void handle_offer(NodeId from, const VersionOffer& offer);
@@ -44,6 +45,8 @@ class Channels {
   void repeat_claims(std::optional<NodeId> only_to);  // and questions
   // Channels that have a version and were not unpublished.
   [[nodiscard]] std::size_t live_count() const { return live_; }
+  // The first of them after that id, `rows_max` and kChannelRowsMax at most.
+  [[nodiscard]] std::vector<ChannelRow> list(std::size_t rows_max, const ObjectId& after) const;
   void add_stats(EngineStats& stats) const;
   void check_invariants() const;
 
@@ -67,7 +70,8 @@ class Channels {
     std::uint32_t unneeded_news = 0;  // since a client waited for some
     std::vector<Watch> watches;
     std::deque<Question> questions;
-    std::uint64_t idle_number = 0;  // its place among the idle ones; 0: it is not idle
+    std::map<ClientId, ChannelReader> readers;  // of a live one: what each client read last
+    std::uint64_t idle_number = 0;              // its place among the idle ones; 0: it is not idle
 
     [[nodiscard]] bool is_live() const { return newest.exists() && !newest.is_end; }
     [[nodiscard]] bool is_used() const {
@@ -88,6 +92,7 @@ class Channels {
              const ChannelAnswer& answer);
   void end_latest(Channel& channel, std::uint64_t upto_ticket);
   bool cancel_one(const ObjectId& id, Channel& channel, const Waiter& waiter);
+  void forget_reader(Channel& channel, ClientId client);
   void settle(const ObjectId& id);
 
   Owners& engine_;
@@ -96,6 +101,7 @@ class Channels {
   std::uint64_t last_ticket_ = 0, last_idle_ = 0;
   std::size_t live_ = 0;      // of `channels_`
   std::size_t requests_ = 0;  // of clients, in all of them
+  std::size_t readers_ = 0;   // likewise
 };
 
 // "version 7 of term 3.1", for error texts.

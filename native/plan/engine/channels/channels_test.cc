@@ -3,6 +3,8 @@
 // readers hear when a home or a publisher's node dies.
 #include "plan/engine/channels/channels.h"
 
+#include <algorithm>
+
 #include "plan/engine/engine_test.h"
 #include "plan/engine/one_engine_test.h"
 
@@ -35,6 +37,11 @@ class ChannelsTest : public ::testing::Test {
   Version find_version(RequestId request) {
     if (!nodes_.is<VersionSeen>(request)) return {};
     return std::get<VersionSeen>(nodes_.replies(request).back()).version;
+  }
+  std::vector<ChannelRow> list(std::size_t node) {
+    const RequestId request = nodes_.ask(node, ListChannelsCommand{});
+    nodes_.run();
+    return std::get<ChannelsListed>(nodes_.replies(request).back()).rows;
   }
   VersionRefused refusal(RequestId request) {
     if (!nodes_.is<VersionRefused>(request)) return {};
@@ -251,22 +258,51 @@ TEST_F(ChannelsTest, TheEndOfAChannelIsAVersionOfIt) {
   EXPECT_TRUE(nodes_.is<Done>(publish(kPublisher, version(term, 3)))) << "it begins again";
 }
 
-TEST_F(ChannelsTest, ListsChannelsAtTheirHomeWithTheNodesThatWatch) {
+TEST_F(ChannelsTest, EveryMemberListsTheNewestVersionAndItsOwnReaders) {
   const Term term = take(kPublisher);
   publish(kPublisher, version(term, 1));
-  watch(kReader, {term, 1});
-  const RequestId listed = nodes_.ask(kHome, ListChannelsCommand{});
+  publish(kPublisher, version(term, 2));
+  const ChannelReader first{70, {term, 1}, 10, 1, 1000};
+  const ChannelReader second{71, {term, 2}, 20, 2, 2000};
+  nodes_.ask(kReader, ReadCommand{id_, second});
+  nodes_.ask(kReader, ReadCommand{id_, first});
   nodes_.run();
-  const auto rows = std::get<ChannelsListed>(nodes_.replies(listed).back()).rows;
-  ASSERT_EQ(rows.size(), 1U);
-  EXPECT_EQ(rows[0].channel, id_);
-  EXPECT_EQ(rows[0].newest, (VersionNumber{term, 1}));
-  ASSERT_EQ(rows[0].readers.size(), 1U);
-  EXPECT_EQ(rows[0].readers[0].node, NodeId{kReader + 1});
-  EXPECT_EQ(rows[0].readers[0].acknowledged, (VersionNumber{term, 1}));
-  const RequestId elsewhere = nodes_.ask(kReader, ListChannelsCommand{});
+  for (const std::size_t node : {kHome, kPublisher, kReader}) {
+    const auto rows = list(node);
+    ASSERT_EQ(rows.size(), 1U);
+    EXPECT_EQ(rows[0].channel, id_);
+    EXPECT_EQ(rows[0].newest, version(term, 2));
+    EXPECT_EQ(rows[0].is_home, node == kHome);
+    const std::vector<ChannelReader> none, last{first};
+    EXPECT_EQ(rows[0].readers, node == kReader ? last : none) << "what the client has read last";
+  }
+}
+
+TEST_F(ChannelsTest, AReaderIsForgottenWhenItSaysSoOrIsLostOrTheChannelEnds) {
+  const Term term = take(kPublisher);
+  publish(kPublisher, version(term, 1));
+  const ChannelReader reader{70, {term, 1}, 10, 1, 1000};
+  const auto count_readers = [&] {
+    const auto rows = list(kReader);
+    return rows.empty() ? 0 : rows[0].readers.size();
+  };
+  const auto read = [&](const ChannelReader& what) {
+    nodes_.ask(kReader, ReadCommand{id_, what});
+    nodes_.run();
+    return count_readers();
+  };
+  EXPECT_EQ(read(reader), 1U);
+  EXPECT_EQ(read({}), 0U) << "it reads no more";
+  EXPECT_EQ(read(reader), 1U);
+  nodes_.lose_client(kReader);
   nodes_.run();
-  EXPECT_TRUE(std::get<ChannelsListed>(nodes_.replies(elsewhere).back()).rows.empty());
+  EXPECT_EQ(count_readers(), 0U);
+  EXPECT_EQ(read(reader), 1U);
+  publish(kPublisher, {{term, 2}, true, ""});
+  EXPECT_TRUE(list(kReader).empty()) << "the channel has ended";
+  EXPECT_EQ(read(reader), 0U);
+  publish(kPublisher, version(term, 3));
+  EXPECT_EQ(count_readers(), 0U) << "it begins again without readers";
 }
 
 // ---- bounds ----
@@ -320,6 +356,33 @@ TEST(ChannelBounds, ThereIsALimitOfWaitingRequests) {
   EXPECT_TRUE(nodes.replies(asked.back()).empty());
 }
 
+TEST(ChannelBounds, AListComesInPagesInTheOrderOfIds) {
+  Nodes nodes(1);
+  std::vector<ObjectId> all;
+  for (std::uint8_t tag = 1; tag <= kChannelRowsMax + 6; ++tag) {
+    const ObjectId id = nodes.object_at(0, tag);
+    const RequestId taken = nodes.ask(0, TakeTermCommand{id});
+    nodes.run();
+    const Term term = std::get<TermTaken>(nodes.replies(taken).back()).term;
+    nodes.ask(0, PublishCommand{id, {{term, 1}, false, "value"}});
+    nodes.run();
+    all.push_back(id);
+  }
+  std::ranges::sort(all);
+  std::vector<ObjectId> listed;
+  std::vector<std::size_t> pages;
+  do {
+    const RequestId request =
+        nodes.ask(0, ListChannelsCommand{listed.empty() ? ObjectId{} : listed.back()});
+    nodes.run();
+    const auto rows = std::get<ChannelsListed>(nodes.replies(request).back()).rows;
+    for (const ChannelRow& row : rows) listed.push_back(row.channel);
+    pages.push_back(rows.size());
+  } while (pages.back() > 0);
+  EXPECT_EQ(listed, all);
+  EXPECT_EQ(pages, (std::vector<std::size_t>{kChannelRowsMax, 6, 0}));
+}
+
 // ---- one engine whose peer may say anything ----
 
 class ChannelLies : public OneEngine {
@@ -358,6 +421,32 @@ TEST_F(ChannelLies, NeitherATermOfTheFutureNorAnOfferOfAnotherMemberCounts) {
   const auto answers = said<ChannelAnswer>();
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].term, (Term{Epoch{1}, 1}));
+}
+
+TEST_F(ChannelLies, ThereIsALimitOfReaders) {
+  const ObjectId id = Nodes(3).object_at(0, 1);
+  const Term term{Epoch{0}, 1};  // of an earlier view
+  hear(NodeId{2}, ChannelClaim{id, term, {{term, 1}, false, "value"}, false, {}});
+  const auto read = [&](std::uint64_t client, std::uint64_t n) {
+    const ChannelReader reader{static_cast<std::uint32_t>(client), {term, n}, n, n, n};
+    engine_.handle_command({ClientId{client}, RequestId{0}, ReadCommand{id, reader}}, now_);
+  };
+  const auto list = [&] {
+    ask(ListChannelsCommand{});
+    for (const auto& reply : deeds<ReplyToClient>()) {
+      if (const auto* listed = std::get_if<ChannelsListed>(&reply.reply)) return listed->rows;
+    }
+    return std::vector<ChannelRow>{};
+  };
+  for (std::uint64_t client = 1; client <= kChannelReadersMax + 1; ++client) read(client, 1);
+  auto rows = list();
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0].readers.size(), kChannelReadersMax) << "the others are left out";
+  read(1, 0);
+  read(kChannelReadersMax + 1, 1);
+  rows = list();
+  EXPECT_EQ(rows[0].readers.size(), kChannelReadersMax) << "one has said that it reads no more";
+  EXPECT_EQ(rows[0].readers.back().process, kChannelReadersMax + 1);
 }
 
 TEST_F(ChannelLies, AnAcknowledgementOfAnotherRoundOrOfNoMemberCountsForNothing) {
