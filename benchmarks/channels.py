@@ -7,6 +7,9 @@ readers  one publisher and seven readers, which watch. The next version is publi
          the one before. The bound is the time of a version's bytes over one link.
 deaths   the same, while in each version one reader's node is killed as its bytes come, and comes
          back. The time counts the readers that were not killed.
+late     a version is published with two copies and no reader, and its publisher's node is killed.
+         The time is that of a reader that comes then. The bound is the time of a version's bytes
+         over one link. Each round has nodes of its own.
 
 Every node has a link of its own, and no Ray. The readers are threads of the benchmark's process,
 each attached to its node. Needs root, for network namespaces.
@@ -28,15 +31,18 @@ from cluster import Cluster, why_impossible
 from figures import Figure, print_figures
 from meters import machine
 
+from hoplite_ray.channels.names import name_channel, name_object
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.store import Store
 
 MIB = 1 << 20
-CASES = ("readers", "deaths")
+CASES = ("readers", "deaths", "late")
 LIMIT_S = 60.0
 CHANNEL = "weights"
 KILL_AT = 0.5  # of the bound, after a publication's begin
 GOAL = 1.1  # times the bound
+LATE_NODES = 4
+LATE_ROUNDS_MAX = 5  # each starts nodes
 
 
 class Reader:
@@ -111,18 +117,58 @@ def publish_all(
     return took
 
 
+def read_late(size_bytes: int, rate_mbit: int, rounds: int) -> list[float]:
+    """Return how long readers took that came when the publisher's node was dead."""
+    took: list[float] = []
+    for number in range(1, rounds + 1):
+        with ExitStack() as stack:
+            cluster = stack.enter_context(
+                Cluster(LATE_NODES, rate_mbit=rate_mbit, arena_bytes=3 * size_bytes + 64 * MIB)
+            )
+            publisher, *stores = (
+                stack.enter_context(Store.attach(node.socket)) for node in cluster.nodes
+            )
+            value = np.full(size_bytes // 4, number, np.float32)
+            publisher.publish(CHANNEL, value, copies=2, timeout_s=LIMIT_S)
+            keepers = find_keepers(publisher)
+            reader = next(each for each in stores if each.node_id not in keepers)
+            cluster.kill(0)
+            began_s = time.monotonic()
+            update = reader.latest(CHANNEL, timeout_s=LIMIT_S)
+            took.append(time.monotonic() - began_s)
+            if update.value[0] != number or update.value[-1] != number:
+                raise AssertionError("the late reader has other bytes")
+    return took
+
+
+def find_keepers(store: Store) -> set[int]:
+    """Return the ids of the nodes that have the newest version."""
+    channel = name_channel("", CHANNEL)
+    newest = store._client.watch_version(channel, wait=False).result(LIMIT_S)
+    if newest is None:
+        raise AssertionError("the version is not visible")
+    object_id = name_object(channel, newest.number)
+    return {each.node_id for each in store.locate([object_id])[object_id]}
+
+
 def measure(asked: argparse.Namespace, cases: list[str]) -> Iterator[Figure]:
     """Measure the cases."""
     size_bytes = asked.size_mib * MIB
     bound_s = bounds.hop_s(size_bytes, rate_mbit=asked.rate_mbit)
+    names = {
+        "readers": f"{asked.size_mib} MiB to {asked.readers} readers",
+        "deaths": f"{asked.size_mib} MiB to {asked.readers} readers, one killed in each version",
+        "late": f"{asked.size_mib} MiB to a late reader, with the publisher's node dead",
+    }
     for case in cases:
-        took = publish_all(
-            asked.readers, size_bytes, asked.rate_mbit, asked.versions, kills=case == "deaths"
-        )
-        median_s, worst_s = statistics.median(took), max(took)
-        name = f"{asked.size_mib} MiB to {asked.readers} readers" + (
-            ", one killed in each version" if case == "deaths" else ""
-        )
+        if case == "late":
+            rounds = min(asked.versions, LATE_ROUNDS_MAX)
+            took = read_late(size_bytes, asked.rate_mbit, rounds)
+        else:
+            took = publish_all(
+                asked.readers, size_bytes, asked.rate_mbit, asked.versions, kills=case == "deaths"
+            )
+        median_s, worst_s, name = statistics.median(took), max(took), names[case]
         print(
             f"{name}, {len(took)} versions: median {median_s:.3f} s, {median_s / bound_s:.2f} x "
             f"the bound, at most {worst_s:.3f} s",

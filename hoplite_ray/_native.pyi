@@ -6,6 +6,8 @@ from typing import Any
 from typing_extensions import Buffer
 
 
+COPIES_MAX: int = 3
+
 INLINE_BYTES_MAX: int = 65536
 
 RAILS_MAX: int = 8
@@ -209,6 +211,11 @@ class Client:
     def orphan(self, object_id: bytes, upto: int = 0) -> Request:
         """
         Say that an object's owner has died: it may be read until its memory is needed.
+        """
+
+    def keep(self, object_id: bytes, incarnation: int, copies: int) -> Request:
+        """
+        Have several nodes keep an object that was put here, until it is deleted.
         """
 
     def echo(self) -> Request:

@@ -218,6 +218,26 @@ class StoreClient:
             what=f"orphaning of object {short_name(object_id)}",
         )
 
+    def begin_keep(self, object_id: bytes, *, copies: int, incarnation: int = 1) -> Pending[None]:
+        """Start to have several nodes keep an object that was put, or is being put, on this node.
+
+        Other nodes receive it while it is written, those first that want it anyway. It has no owner
+        any more: it stays until it is deleted, and a copy whose node dies is made again.
+
+        Args:    copies: nodes that keep it, this one among them; 1 to 3. Where there are fewer
+                 nodes, all of them keep it, and later ones get what is missing.
+        Raises:  ObjectLostError if it was deleted, or was not put on this node.
+        """
+        object_id, incarnation = checked_id(object_id), checked_incarnation(incarnation)
+        return Pending(
+            self._listener,
+            self._usable().keep(object_id, incarnation, copies),
+            what=f"{copies} copies of object {short_name(object_id)}",
+            hint="its bytes are still coming to the other nodes, none of them has room for it, or "
+            f"{SILENT_HINT}; raise timeout_s, or ask for fewer copies",
+            decode=lambda nothing: None,
+        )
+
     def _pending_answer(self, request: _native.Request, *, what: str) -> Pending[None]:
         """Return a request that ends when the object's home has answered it."""
         return Pending(

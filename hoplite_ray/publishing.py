@@ -31,30 +31,35 @@ class Publishing:
         *,
         version: int | None = None,
         keep: int = 2,
+        copies: int = 1,
         timeout_s: float | None = None,
     ) -> int:
         """Publish a value as the newest version of a channel, for readers on every node.
 
-        A version is visible when all of its bytes are stored; it never changes. The node of this
-        process keeps the last `keep` versions, until `unpublish`. One process publishes to a
-        channel: another one that begins takes it over, and this one's next publish fails.
+        A version is visible when all of its bytes are on `copies` nodes; it never changes. These
+        nodes, this process's among them, keep the last `keep` versions until `unpublish`, also when
+        this process and its node have died. One process publishes to a channel: another one that
+        begins takes it over, and this one's next publish fails.
 
         Args:    name: of the channel, a text of at most 1,024 bytes.
                  value: as for `put`.
                  version: a number above those before; None takes the next one, 1 at first.
                  keep: versions to keep. Memory for one more is needed while it publishes.
+                 copies: nodes that keep each version, 1 to 3. A copy whose node dies is made again
+                 while another lives. Where there are fewer nodes, all of them keep it.
                  timeout_s: seconds to wait; None waits without a limit.
         Returns: the version, when every node can read it.
         Raises:  InvalidArgumentError for a version that does not ascend, or a value that no object
                  can hold; VersionRefusedError if another process has taken the channel;
                  StoreFullError; GetTimeoutError, after which it may still become visible.
-        Cost:    a copy of the bytes, and two messages to each other node.
+        Cost:    a copy of the bytes, and two messages to each other node; with `copies` the bytes
+                 over the link of each further node, which a reader's node has received anyway.
         Example:
 
             assert store.publish("policy", np.zeros(4)) == 1
             assert store.latest("policy").value.sum() == 0
         """
-        return self._channels.publish(_NAMESPACE, name, value, version, keep, timeout_s)
+        return self._channels.publish(_NAMESPACE, name, value, version, keep, copies, timeout_s)
 
     async def publish_async(
         self,
@@ -63,10 +68,13 @@ class Publishing:
         *,
         version: int | None = None,
         keep: int = 2,
+        copies: int = 1,
         timeout_s: float | None = None,
     ) -> int:
         """Like `publish`, but awaitable; cancelling it may leave a version that becomes visible."""
-        return await self._channels.publish_async(_NAMESPACE, name, value, version, keep, timeout_s)
+        return await self._channels.publish_async(
+            _NAMESPACE, name, value, version, keep, copies, timeout_s
+        )
 
     def latest(
         self, name: str, *, newer_than: int | None = None, timeout_s: float | None = None

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from hoplite_ray import _native
 from hoplite_ray.channel.listing import ListedChannel, collect_channels, explain_timeout
 from hoplite_ray.channel.names import checked_name, name_channel
 from hoplite_ray.channel.publisher import Publisher
@@ -24,9 +25,15 @@ class Channels:
     `hoplite_ray.publish` and its neighbours describe arguments, results and errors.
     """
 
-    def __init__(self, connect: Callable[[float | None], StoreClient]) -> None:
-        """`connect` returns the store's client by a deadline."""
+    def __init__(
+        self, connect: Callable[[float | None], StoreClient], watch_tries: int = 1
+    ) -> None:
+        """`connect` returns the store's client by a deadline.
+
+        watch_tries:  lives of this process's node that one wait of a watch may see.
+        """
         self._connect = connect
+        self._watch_tries = watch_tries
         self._lock = threading.Lock()
         self._publishers: dict[bytes, Publisher] = {}
         self._readers: dict[bytes, Reader] = {}  # of `latest`
@@ -38,10 +45,11 @@ class Channels:
         value: Any,
         version: int | None,
         keep: int,
+        copies: int,
         timeout_s: float | None,
     ) -> int:
         """Publish a value; returns its version."""
-        return run(*self._begin_publish(namespace, name, value, version, keep, timeout_s))
+        return run(*self._begin_publish(namespace, name, value, version, keep, copies, timeout_s))
 
     async def publish_async(
         self,
@@ -50,10 +58,11 @@ class Channels:
         value: Any,
         version: int | None,
         keep: int,
+        copies: int,
         timeout_s: float | None,
     ) -> int:
         """Like `publish`, but awaitable."""
-        begun = self._begin_publish(namespace, name, value, version, keep, timeout_s)
+        begun = self._begin_publish(namespace, name, value, version, keep, copies, timeout_s)
         return await run_async(*begun)
 
     def latest(
@@ -71,7 +80,7 @@ class Channels:
     def watch(self, namespace: str, name: str) -> VersionWatch:
         """Return a watch of the channel's versions."""
         reader = Reader(name_channel(namespace, checked_name(name)))
-        return VersionWatch(self._connect, reader, namespace, name)
+        return VersionWatch(self._connect, reader, namespace, name, self._watch_tries)
 
     def list(self, namespace: str, timeout_s: float) -> list[ListedChannel]:
         """List the channels of a namespace, by what each node knows of them."""
@@ -102,15 +111,22 @@ class Channels:
         value: Any,
         version: int | None,
         keep: int,
+        copies: int,
         timeout_s: float | None,
     ) -> tuple[Steps[int], float | None]:
         if version is not None and (type(version) is not int or version < 1):
             raise InvalidArgumentError(f"version is {version!r}; it is a whole number from 1 on")
         if type(keep) is not int or keep < 1:
             raise InvalidArgumentError(f"keep is {keep!r}; it is a whole number from 1 on")
+        if type(copies) is not int or not 1 <= copies <= _native.COPIES_MAX:
+            raise InvalidArgumentError(
+                f"copies is {copies!r}; it is the number of nodes that keep each version, 1 to "
+                f"{_native.COPIES_MAX}"
+            )
         deadline, encoded = deadline_in(timeout_s), encode(value)
         publisher = self._publisher(namespace, name)
-        return publisher.publish(self._connect(deadline), encoded, version, keep), deadline
+        store = self._connect(deadline)
+        return publisher.publish(store, encoded, version, keep, copies), deadline
 
     def _begin_latest(
         self, namespace: str, name: str, newer_than: int | None, timeout_s: float | None

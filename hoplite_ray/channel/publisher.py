@@ -24,7 +24,9 @@ from hoplite_ray.errors import (
     VersionRefusedError,
 )
 from hoplite_ray.values.codec import Encoded
-from hoplite_ray.values.versions import NO_VERSION, VersionNumber
+from hoplite_ray.values.versions import NO_VERSION, TakenTerm, VersionNumber
+
+_TERMS_BEGUN_MAX = 16  # terms without a visible version that a publisher clears away behind others
 
 
 class Publisher:
@@ -47,10 +49,10 @@ class Publisher:
         self._kept: list[VersionNumber] = []  # whose objects exist, ascending
 
     def publish(
-        self, store: StoreClient, value: Encoded, version: int | None, keep: int
+        self, store: StoreClient, value: Encoded, version: int | None, keep: int, copies: int
     ) -> Steps[int]:
         """Publish a value; returns its version. One publish at a time is under way."""
-        return self._in_turn(lambda: self._publish(store, value, version, keep))
+        return self._in_turn(lambda: self._publish(store, value, version, keep, copies))
 
     def end(self, store: StoreClient) -> Steps[None]:
         """Unpublish: no version can be read any more; the next one is the first again."""
@@ -69,7 +71,7 @@ class Publisher:
             turn.set_result(None)
 
     def _publish(
-        self, store: StoreClient, value: Encoded, version: int | None, keep: int
+        self, store: StoreClient, value: Encoded, version: int | None, keep: int, copies: int
     ) -> Steps[int]:
         if not self._has_term:
             yield from self._take_term(store)
@@ -81,7 +83,7 @@ class Publisher:
             )
         number = self._next()
         try:
-            yield store.begin_put(name_object(self._channel, number), value)
+            yield from _put(store, name_object(self._channel, number), value, copies)
             kept = self._kept[max(len(self._kept) - keep + 1, 0) :]
             dropped = self._kept[: len(self._kept) - len(kept)]
             size_bytes = value.layout.size_bytes
@@ -124,15 +126,16 @@ class Publisher:
             [],
         )
         self._ordinal = 0
+        if newest is not None and newest.number.term > taken.term:  # what it begins is not ours
+            raise self._taken_error()
+        left = _list_begun(taken, NO_VERSION if newest is None else newest.number)
         if newest is not None:
-            begun = newest.number._replace(n=newest.number.n + 1)
-            left = [begun]
             if not newest.is_end:
                 record = Record.decode(newest.payload)
                 self._version, self._kept = record.version, [*record.kept, newest.number]
                 self._ordinal = record.origin.ordinal
                 left += record.dropped
-            yield from self._delete(store, left)
+        yield from self._delete(store, left)
         self._has_term = True
 
     def _next(self) -> VersionNumber:
@@ -149,3 +152,31 @@ class Publisher:
             f"another process has taken channel {self._name!r}: its versions are the newest, and "
             "this one was not published; let one process publish, or publish again to take it back"
         )
+
+
+def _list_begun(taken: TakenTerm, newest: VersionNumber) -> list[VersionNumber]:
+    """Return the versions that publishers before may have put, and that were never visible.
+
+    In the newest version's term that is the next one, in a later term the first. A publisher ends
+    in a term without a version only by its death, so few terms are left to look at.
+    """
+    begun = [] if newest == NO_VERSION else [newest._replace(n=newest.n + 1)]
+    term, before = newest.term, taken.before
+    first = term.counter + 1 if before.epoch == term.epoch else 1
+    first = max(first, before.counter - _TERMS_BEGUN_MAX + 1)
+    counters = range(first, before.counter + 1) if before > term else ()
+    return begun + [VersionNumber(before.epoch, counter, 1) for counter in counters]
+
+
+def _put(store: StoreClient, object_id: bytes, value: Encoded, copies: int) -> Steps[None]:
+    """Put a value, and wait until that many nodes keep it."""
+    put = store.begin_put(object_id, value)
+    copied = store.begin_keep(object_id, copies=copies) if copies > 1 else None
+    try:
+        yield put
+        if copied is not None:
+            yield copied
+    except BaseException:
+        if copied is not None:
+            copied.cancel()
+        raise

@@ -8,6 +8,7 @@ from hoplite_ray.channel.listing import explain_timeout
 from hoplite_ray.channel.reader import Reader, Update
 from hoplite_ray.channel.steps import Steps, run, run_async
 from hoplite_ray.client import StoreClient
+from hoplite_ray.errors import NodeLostError
 from hoplite_ray.values.deadlines import deadline_in
 from hoplite_ray.values.versions import NO_VERSION
 
@@ -22,11 +23,14 @@ class VersionWatch:
     uses it at a time.
     """
 
-    def __init__(self, connect: _Connect, reader: Reader, namespace: str, name: str) -> None:
-        """Begin to watch; programs call `watch`."""
+    def __init__(
+        self, connect: _Connect, reader: Reader, namespace: str, name: str, tries: int = 1
+    ) -> None:
+        """Begin to watch; programs call `watch`. `tries`: lives of its node that it may see."""
         self._connect = connect
         self._channel = (namespace, name)
         self._reader = reader
+        self._tries = tries
         self._known = NO_VERSION
 
     def next(self, *, timeout_s: float | None = None) -> Update | None:
@@ -37,12 +41,24 @@ class VersionWatch:
         Raises:  GetTimeoutError, after which the watch goes on; ObjectLostError; NodeLostError.
         """
         deadline = deadline_in(timeout_s)
-        return self._note(run(self._begin(deadline), deadline))
+        for left in reversed(range(self._tries)):
+            try:
+                return self._note(run(self._begin_next(deadline), deadline))
+            except NodeLostError:
+                if left == 0:
+                    raise
+        raise AssertionError("a watch has at least one try")
 
     async def next_async(self, *, timeout_s: float | None = None) -> Update | None:
         """Like `next`, but awaitable; cancelling it loses no version."""
         deadline = deadline_in(timeout_s)
-        return self._note(await run_async(self._begin(deadline), deadline))
+        for left in reversed(range(self._tries)):
+            try:
+                return self._note(await run_async(self._begin_next(deadline), deadline))
+            except NodeLostError:
+                if left == 0:
+                    raise
+        raise AssertionError("a watch has at least one try")
 
     def close(self) -> None:
         """End the watch: fetch nothing early any more. Idempotent."""
@@ -70,7 +86,7 @@ class VersionWatch:
             raise StopAsyncIteration
         return update
 
-    def _begin(self, deadline: float | None) -> Steps[Update | None]:
+    def _begin_next(self, deadline: float | None) -> Steps[Update | None]:
         store = self._connect(deadline)
         return explain_timeout(self._reader.next(store, self._known), store, *self._channel)
 

@@ -53,6 +53,7 @@ class TakenTerm:
 
     term: Term
     newest: VersionNumber  # visible by then; NO_VERSION: none
+    before: Term = Term(0, 0)  # the newest one by then; the default: none is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,8 @@ class ChannelState:
 
 def read_taken(found: Any) -> TakenTerm:
     """Return the answer to a request for a term."""
-    term, newest = found
-    return TakenTerm(Term(*term), VersionNumber(*newest))
+    term, newest, before = found
+    return TakenTerm(Term(*term), VersionNumber(*newest), Term(*before))
 
 
 def read_version(found: Any) -> Version | None:

@@ -160,6 +160,12 @@ struct PyClient : Handle {
     return wrap(without_gil([&](Client& c) { return c.remove(object, Incarnation{upto}); }));
   }
 
+  PyRequest keep(const nb::bytes& object_id, std::uint32_t incarnation, std::uint8_t copies) {
+    const ObjectId object = to_object_id(object_id);
+    return wrap(
+        without_gil([&](Client& c) { return c.keep(object, Incarnation{incarnation}, copies); }));
+  }
+
   PyRequest orphan(const nb::bytes& object_id, std::uint32_t upto) {
     const ObjectId object = to_object_id(object_id);
     return wrap(without_gil([&](Client& c) { return c.orphan(object, Incarnation{upto}); }));
@@ -505,6 +511,8 @@ void bind_client(nb::module_& m) {
            "Delete an object everywhere; with `upto`, its incarnations up to that one.")
       .def("orphan", &PyClient::orphan, "object_id"_a, "upto"_a = 0,
            "Say that an object's owner has died: it may be read until its memory is needed.")
+      .def("keep", &PyClient::keep, "object_id"_a, "incarnation"_a, "copies"_a,
+           "Have several nodes keep an object that was put here, until it is deleted.")
       .def("echo", &PyClient::echo,
            "Ask for an answer that comes behind those that the node can give now.")
       .def("reduce", &PyClient::reduce, "target"_a, nb::kw_only(), "op"_a, "source_count"_a,
@@ -555,6 +563,7 @@ NB_MODULE(_native, m) {
   m.attr("RAILS_MAX") = hoplite::kRailsMax;
   m.attr("REDUCE_SOURCES_MAX") = hoplite::kReduceSourcesMax;
   m.attr("VERSION_BYTES_MAX") = hoplite::kVersionBytesMax;
+  m.attr("COPIES_MAX") = hoplite::kCopiesMax;
   m.attr("WIRE_VERSION") = hoplite::kWireVersion;
   m.def("error_classes", &hoplite::error_classes, "Return the exception class of each Code.");
   m.def("option_ranges", &hoplite::option_ranges,

@@ -29,10 +29,11 @@ inline VersionNumber to_version_number(const PyVersionNumber& number) {
   return {{Epoch{epoch}, counter}, n};
 }
 
-// (term, number of the newest version by then).
+// (term, number of the newest version by then, the term before).
 inline nb::object to_tuple(const TermTaken& taken) {
   return nb::make_tuple(nb::make_tuple(taken.term.epoch.value, taken.term.counter),
-                        to_tuple(taken.newest));
+                        to_tuple(taken.newest),
+                        nb::make_tuple(taken.before.epoch.value, taken.before.counter));
 }
 
 // (number, is_end, payload); None if there is no version.

@@ -164,6 +164,10 @@ Result<RequestHandle> Client::orphan(ObjectId object, Incarnation upto) {
   return attachment_->begin_request(object, OrphanCommand{object, upto});
 }
 
+Result<RequestHandle> Client::keep(ObjectId object, Incarnation incarnation, std::uint8_t copies) {
+  return attachment_->begin_request(object, KeepCommand{object, incarnation, copies});
+}
+
 Result<RequestHandle> Client::echo() { return attachment_->begin_request({}, EchoCommand{}); }
 
 Result<RequestHandle> Client::take_term(ObjectId channel) {

@@ -85,6 +85,12 @@ class Client {
   // Ends with Done.
   [[nodiscard]] Result<RequestHandle> orphan(ObjectId object, Incarnation upto = Incarnation{0});
 
+  // Has other nodes keep an object that was put here, or is being put, in the arena of each, until
+  // it is deleted: it has no owner any more. Ends with Done once `copies` nodes keep it, this one
+  // among them, or all nodes where there are fewer. kObjectLost if it was deleted or not put here.
+  [[nodiscard]] Result<RequestHandle> keep(ObjectId object, Incarnation incarnation,
+                                           std::uint8_t copies);
+
   // Takes the newest term of a channel: no older one can publish any more. Ends with TermTaken,
   // once a majority of the members knows it.
   [[nodiscard]] Result<RequestHandle> take_term(ObjectId channel);

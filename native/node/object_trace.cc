@@ -19,7 +19,8 @@ constexpr std::array<std::string_view, std::variant_size_v<CommandBody>> kComman
     "DeleteCommand",     "ReduceCommand",       "ReduceSourceCommand", "CancelCommand",
     "ClientLostCommand", "SetViewCommand",      "ListCommand",         "OrphanCommand",
     "DrainCommand",      "EchoCommand",         "TakeTermCommand",     "PublishCommand",
-    "WatchCommand",      "ListChannelsCommand", "RebuildCommand",      "ReadCommand"};
+    "WatchCommand",      "ListChannelsCommand", "RebuildCommand",      "ReadCommand",
+    "KeepCommand"};
 constexpr std::array<std::string_view, std::variant_size_v<PeerMessage>> kMessages{
     "Claim",        "Delete",          "Locate",       "ReduceWant",
     "ReduceReport", "ResyncDone",      "Grant",        "Located",

@@ -67,6 +67,7 @@ void fields(A& a, Of<A, ChannelAnswer> m) {
   a.enumeration(m.outcome, kChannelOutcomeCount);
   fields(a, m.term);
   fields(a, m.newest);
+  fields(a, m.before);
 }
 
 }  // namespace hoplite::wire

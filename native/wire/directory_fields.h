@@ -42,6 +42,9 @@ void fields(A& a, Of<A, Claim> m) {
   a.flag(m.elsewhere);
   a.flag(m.committed);
   id(a, m.owner);
+  a.number(m.copies);
+  a.require(m.copies <= kCopiesMax);
+  a.flag(m.awaits_copies);
   each(a, m.stripes, kStripesMax, kStripeClaimBytes, [&](auto& s) { fields(a, s); });
 }
 inline constexpr std::size_t kStripeProgressBytes = 2 + 4 + 4;

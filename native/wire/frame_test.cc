@@ -64,6 +64,8 @@ std::vector<PeerMessage> one_of_each_about_objects(const ObjectId& id) {
             true,
             false,
             NodeId{7},
+            3,
+            true,
             {{StripeIndex{0}, StripeState::kReceiving, LeaseId{8}, NodeId{2}, 5},
              {StripeIndex{2}, StripeState::kComplete, LeaseId{9}, kNoNode, 4}}},
       Delete{id, life},
@@ -106,8 +108,8 @@ std::vector<PeerMessage> one_of_each_about_objects(const ObjectId& id) {
       PullStop{},
       PullRefused{Code::kStoreFull},
       Orphan{id, life},
-      Adopt{id, life, target_epoch, kMeta, NodeId{6}},
-      Standing{id, life, true, true},
+      Adopt{id, life, target_epoch, kMeta, NodeId{6}, 2},
+      Standing{id, life, true, true, true},
       Progress{id, life, target_epoch, {{StripeIndex{1}, LeaseId{7}, 5}, {StripeIndex{3}, {}, 2}}},
       ResyncWanted{},
       Deleted{id, life},
@@ -122,7 +124,7 @@ std::vector<PeerMessage> one_of_each(const ObjectId& id = object(1)) {
       VersionAck{id, 8},
       VersionOffer{id, 9, kTerm, kVersion, true},
       VersionNews{id, kVersion},
-      ChannelAnswer{id, 10, ChannelOutcome::kTaken, kTerm, kVersion},
+      ChannelAnswer{id, 10, ChannelOutcome::kTaken, kTerm, kVersion, {Epoch{2}, 4}},
   };
   all.insert(all.end(), of_channels.begin(), of_channels.end());
   return all;

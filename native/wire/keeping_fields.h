@@ -20,6 +20,8 @@ void fields(A& a, Of<A, Adopt> m) {
   id(a, m.target_epoch);
   fields(a, m.meta);
   id(a, m.owner);
+  a.number(m.copies);
+  a.require(m.copies <= kCopiesMax);
 }
 template <typename A>
 void fields(A& a, Of<A, Standing> m) {
@@ -27,6 +29,7 @@ void fields(A& a, Of<A, Standing> m) {
   id(a, m.incarnation);
   a.flag(m.orphaned);
   a.flag(m.elsewhere);
+  a.flag(m.copied);
 }
 
 }  // namespace hoplite::wire

@@ -144,7 +144,8 @@ TEST(WireDoc, EveryLocalFrameHasItsRow) {
       {LocalType::kVersionRefused, "VersionRefused"},
       {LocalType::kChannelsListed, "ChannelsListed"},
       {LocalType::kRebuild, "Rebuild"},
-      {LocalType::kRead, "Read"}};
+      {LocalType::kRead, "Read"},
+      {LocalType::kKeep, "Keep"}};
   // Four commands are no client's; Attach and Attached are neither commands nor replies.
   EXPECT_EQ(local_frames.size(),
             std::variant_size_v<CommandBody> - 4 + std::variant_size_v<Reply> + 2);

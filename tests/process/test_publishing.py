@@ -135,12 +135,59 @@ def test_a_version_whose_bytes_are_gone_says_so_until_there_is_a_newer_one(
     assert check(nodes[2].latest("lost", timeout_s=WAIT_S)) == 2
 
 
+def test_a_version_of_two_copies_outlives_its_publisher_and_its_node(cluster: MakeNodes) -> None:
+    nodes = cluster(4)
+    for version in (1, 2, 3):
+        nodes[0].publish("copied", value_of(version), copies=2, timeout_s=WAIT_S)
+    nodes.kill(0)
+    for rank in (1, 2, 3):
+        assert check(nodes[rank].latest("copied", timeout_s=WAIT_S)) == 3
+    assert nodes[3].publish("copied", value_of(4), copies=2, timeout_s=WAIT_S) == 4
+    assert check(nodes[1].latest("copied", newer_than=3, timeout_s=WAIT_S)) == 4
+    nodes[3].unpublish("copied", timeout_s=WAIT_S)
+    for rank in (1, 2, 3):
+        nodes.wait_for(rank, lambda stats: stats.objects == 0)
+
+
+def test_copies_are_pinned_and_freed_with_their_versions(cluster: MakeNodes) -> None:
+    nodes = cluster(3)
+    for version in range(1, 6):
+        nodes[0].publish("freed", value_of(version), keep=2, copies=3, timeout_s=WAIT_S)
+        for rank in range(3):
+            assert nodes.stats(rank).arena_bytes_pinned > 4 * COUNT, (
+                "it is there when it is visible"
+            )
+    for rank in range(3):
+        nodes.wait_for(rank, lambda stats: stats.objects == 2)
+    nodes[1].unpublish("freed", timeout_s=WAIT_S)
+    for rank in range(3):
+        nodes.wait_for(rank, lambda stats: stats.objects == 0)
+
+
+def test_where_there_are_fewer_nodes_than_copies_all_keep_it(cluster: MakeNodes) -> None:
+    nodes = cluster(1)
+    nodes[0].publish("few", value_of(1), copies=3, timeout_s=WAIT_S)
+    nodes.add()
+    nodes.wait_for(1, lambda stats: stats.arena_bytes_pinned > 4 * COUNT)
+    nodes.kill(0)
+    assert check(nodes[1].latest("few", timeout_s=WAIT_S)) == 1
+
+
+def test_copies_that_no_node_has_room_for_end_with_the_timeout(cluster: MakeNodes) -> None:
+    nodes = cluster(2, arena_bytes=8 * MIB)
+    nodes.put(1, np.zeros(6 * MIB, np.uint8))
+    value = np.zeros(3 * MIB, np.uint8)
+    with pytest.raises(GetTimeoutError, match=r"2 copies of object .* none of them has room"):
+        nodes[0].publish("roomless", value, copies=2, timeout_s=3)
+    assert nodes[0].publish("roomless", value, timeout_s=WAIT_S) == 1
+
+
 def test_wrong_uses_are_named(three: Nodes) -> None:
     three[0].publish("wrong", value_of(5), version=5, timeout_s=WAIT_S)
     for version in (5, 4):
         with pytest.raises(InvalidArgumentError, match=f"version {version} .* is not above 5"):
             three[0].publish("wrong", value_of(5), version=version)
-    for options in ({"version": 0}, {"version": 1.5}, {"keep": 0}, {"keep": True}):
+    for options in ({"version": 0}, {"version": 1.5}, {"keep": 0}, {"keep": True}, {"copies": 4}):
         with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))} is"):
             three[0].publish("wrong", value_of(6), **options)
     for name in ("", "x" * 1025, 7):

@@ -24,19 +24,23 @@ def publish(
     *,
     version: int | None = None,
     keep: int = 2,
+    copies: int = 1,
     namespace: str | None = None,
     timeout_s: float | None = None,
 ) -> int:
     """Publish a value as the newest version of a channel, for readers in every process.
 
-    A version is visible when all of its bytes are stored; it never changes. This Ray node keeps the
-    last `keep` versions, until `unpublish`, also when this process has ended. One process publishes
-    to a channel: another one that begins takes it over, and this one's next publish fails.
+    A version is visible when all of its bytes are on `copies` nodes; it never changes. These nodes,
+    this process's among them, keep the last `keep` versions until `unpublish`, also when this
+    process and its node have died. One process publishes to a channel: another one that begins
+    takes it over, and this one's next publish fails.
 
     Args:    name: of the channel, a text of at most 1,024 bytes.
              value: as for `hoplite_ray.put`, for example a state dict of torch on the CPU.
              version: a number above those before; None takes the next one, 1 at first.
              keep: versions to keep. Memory for one more is needed while it publishes.
+             copies: nodes that keep each version, 1 to 3. A copy whose node dies is made again
+             while another lives. Where there are fewer nodes, all of them keep it.
              namespace: of Ray, in which the channel is; None takes this job's. Jobs that don't name
              theirs have one each.
              timeout_s: seconds to wait; None waits without a limit.
@@ -44,7 +48,8 @@ def publish(
     Raises:  InvalidArgumentError for a version that does not ascend, or naming the part of `value`
              that can't be stored; VersionRefusedError if another process has taken the channel;
              StoreFullError; GetTimeoutError, after which it may still become visible.
-    Cost:    a copy of the bytes, and two messages to each other node.
+    Cost:    a copy of the bytes, and two messages to each other node; with `copies` the bytes over
+             the link of each further node, which a reader's node has received anyway.
     Example:
 
         assert hop.publish("policy", {"layer": np.zeros(4)}) == 1
@@ -52,7 +57,9 @@ def publish(
         hop.unpublish("policy")
     """
     space = _choose(namespace)
-    return _retry(lambda channels: channels.publish(space, name, value, version, keep, timeout_s))
+    return _retry(
+        lambda channels: channels.publish(space, name, value, version, keep, copies, timeout_s)
+    )
 
 
 async def publish_async(
@@ -61,13 +68,16 @@ async def publish_async(
     *,
     version: int | None = None,
     keep: int = 2,
+    copies: int = 1,
     namespace: str | None = None,
     timeout_s: float | None = None,
 ) -> int:
     """Like `publish`, but awaitable; cancelling it may leave a version that becomes visible."""
     space = _choose(namespace)
     return await _retry_async(
-        lambda channels: channels.publish_async(space, name, value, version, keep, timeout_s)
+        lambda channels: channels.publish_async(
+            space, name, value, version, keep, copies, timeout_s
+        )
     )
 
 
@@ -168,7 +178,7 @@ def _channels() -> Channels:
     global _here
     session = (os.getpid(), attachment().connection)
     if _here is None or _here[0] != session:
-        _here = session, Channels(_connect)
+        _here = session, Channels(_connect, watch_tries=TRIES)
     return _here[1]
 
 

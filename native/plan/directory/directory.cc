@@ -70,6 +70,8 @@ void Directory::apply_claim(NodeId from, const Claim& claim, Epoch epoch, Instan
     return;
   }
   if (claim.orphaned) entry.orphaned_upto = std::max(entry.orphaned_upto, claim.incarnation);
+  entry.copies = std::max(entry.copies, claim.copies);
+  holder.awaits_copies = claim.awaits_copies;
   merge_stripes(claim, epoch, entry, holder, now);
   break_cycles(entry, from);
 }
@@ -242,7 +244,8 @@ void restart(DirectoryEntry& entry, bool keep_waiting) {
   entry.stripe_count = 0;
   entry.has_begun = false;
   entry.lost = false;
-  entry.adopter = kNoNode;
+  entry.copies = 0;
+  entry.adopters.clear();
   entry.declined.clear();
 }
 
@@ -279,7 +282,7 @@ void Directory::begin_deletion(NodeId from, const Delete& request, Entry& entry,
   if (entry.reduce && live_.contains(entry.reduce->caller)) {
     awaited.emplace(entry.reduce->caller, false);  // it goes on, or remembers the outcome
   }
-  if (entry.adopter != kNoNode) awaited.emplace(entry.adopter, false);
+  for (const NodeId adopter : entry.adopters) awaited.emplace(adopter, false);
   awaited.erase(from);
   if (!entry.lost) {
     entry.lost_code = Code::kObjectLost;
@@ -366,7 +369,7 @@ void Directory::handle_view(const Membership& view, Instant now) {
   });
   std::set<NodeId> gone;
   for (auto& [object, entry] : entries_) {
-    entry.adopter = kNoNode;
+    entry.adopters.clear();
     entry.declined.clear();
     for (auto& [node, holder] : entry.holders) {
       holder.stale = node != config_.node;
@@ -387,7 +390,7 @@ void Directory::handle_link_down(NodeId node) {
   newer_.erase(node);
   awaited_.insert(node);
   for (auto& [object, entry] : entries_) {
-    if (entry.adopter == node) entry.adopter = kNoNode;
+    entry.adopters.erase(node);
     const auto it = entry.holders.find(node);
     if (it == entry.holders.end()) continue;
     it->second.stale = true;
@@ -435,8 +438,7 @@ void Directory::remove_node(NodeId node, Instant now) {
   send_of_deletions();
   std::vector<ObjectId> touched;
   for (auto& [object, entry] : entries_) {
-    const bool asked = entry.adopter == node;
-    if (asked) entry.adopter = kNoNode;
+    const bool asked = entry.adopters.erase(node) > 0;
     const bool held = entry.holders.erase(node) + entry.locates.erase(node) > 0;
     if (held || asked) touched.push_back(object);
     for (auto& [other, holder] : entry.holders) {

@@ -88,6 +88,7 @@ class Directory {
   void answer_lost(const ObjectId& object, Entry& entry);
   // keeping (directory_keeping.cc)
   [[nodiscard]] bool is_kept(const Entry& entry) const;
+  [[nodiscard]] std::size_t count_missing(const Entry& entry) const;
   void expire_waits(const ObjectId& object, Entry& entry, Instant now);
   void watch_owner(Entry& entry, Instant now);
   void tell_standing(const ObjectId& object, Entry& entry);
@@ -142,8 +143,7 @@ class Directory {
   Instant claimed_at_;
   std::deque<Parcel> parcels_;
   std::uint64_t parcels_polled_ = 0;
-  std::map<NodeId, std::uint64_t>
-      open_grants_;  // number of the grant that further leases of the node join
+  std::map<NodeId, std::uint64_t> open_grants_;  // grant that further leases of a node join
   DirectoryStats stats_;
 };
 

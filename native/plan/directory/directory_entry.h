@@ -41,6 +41,7 @@ struct DirectoryEntry {
     bool wants = false, exists = false, pinned = false;
     NodeId owner;                              // of the object, if this node has adopted it
     bool orphaned = false, elsewhere = false;  // as its claim says, and as the home has told it
+    bool awaits_copies = false;                // likewise, and not told yet
     std::optional<std::pair<bool, bool>> told;
     bool stale = false;      // True if not claimed again after a broken link or a new view
     std::uint32_t slot = 0;  // order of arrival; slot mod k is the stripe it is interior for
@@ -75,7 +76,8 @@ struct DirectoryEntry {
   Instant orphan_until;       // the mark above is kept for later claims until then
   // The node that would tell of the owner's end, and since when that node is away.
   std::optional<std::pair<NodeId, Instant>> owner_gone;
-  NodeId adopter;  // asked to keep the object for draining nodes, and has not declined
+  std::uint8_t copies = 0;  // nodes that are to keep it, as any keeper has said; 0: it has an owner
+  std::set<NodeId> adopters;  // asked to keep the object, and have neither all of it nor declined
   std::set<NodeId> declined;
   Instant declined_until;
   std::optional<Instant> deadline;

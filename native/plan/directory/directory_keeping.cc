@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeping: which nodes keep an object whose owner has died, or that a draining node hands over, and
-// for how long (decision 16). Derived from the claims alone, so it survives every death and every
-// new view. A home that forgets its question to an adopter asks again.
+// Keeping: which nodes keep an object whose owner has died, that a draining node hands over, or
+// that several nodes are to keep, and for how long (decisions 16 and 50). Derived from the claims
+// alone, so it survives every death and every new view. A home that forgets its question to an
+// adopter asks again.
 #include <algorithm>
+#include <tuple>
 
 #include "plan/directory/directory.h"
 
@@ -24,6 +26,39 @@ NodeId owner_of(const DirectoryEntry& entry) {
     owner = holder.owner;
   }
   return owner;
+}
+
+bool has_all(const DirectoryEntry::Holder& holder) {
+  return !holder.stripes.empty() && std::all_of(holder.stripes.begin(), holder.stripes.end(),
+                                                [](const DirectoryEntry::Edge& e) {
+                                                  return e.state == StripeState::kComplete;
+                                                });
+}
+
+// True if the node keeps the object, or will once it has all of it.
+bool is_keeper(const DirectoryEntry::Holder& holder) {
+  const bool makes =
+      std::any_of(holder.stripes.begin(), holder.stripes.end(),
+                  [](const DirectoryEntry::Edge& e) { return e.state == StripeState::kRoot; });
+  return holder.pinned && (holder.wants || makes || has_all(holder));
+}
+
+// Returns how many nodes that stay have all of the object and keep it.
+std::size_t count_keepers(const DirectoryEntry& entry, const std::set<NodeId>& draining) {
+  const auto keeps = [&](const auto& each) {
+    const auto& [node, holder] = each;
+    return !draining.contains(node) && !holder.stale && holder.pinned && has_all(holder);
+  };
+  return static_cast<std::size_t>(std::count_if(entry.holders.begin(), entry.holders.end(), keeps));
+}
+
+// Returns how many nodes are to keep the object: as its keepers say, or all that stay where there
+// are fewer. 0: no node stays, so no other one can take it.
+std::size_t count_wanted(const DirectoryEntry& entry, const std::set<NodeId>& live,
+                         const std::set<NodeId>& draining) {
+  const auto stays = [&](NodeId node) { return !draining.contains(node); };
+  const auto staying = static_cast<std::size_t>(std::count_if(live.begin(), live.end(), stays));
+  return std::min<std::size_t>(entry.copies, staying);
 }
 
 // True if the draining node knows, or is about to hear, that another node keeps the object.
@@ -54,7 +89,7 @@ void Directory::handle_draining(NodeId node, bool draining, Instant now) {
 // the last reference then. An owner that restarts is back within that time.
 void Directory::watch_owner(Entry& entry, Instant now) {
   if (entry.reduce && entry.reduce->phase == ReducePhase::kRunning) return;
-  if (is_orphaned(entry)) return;
+  if (is_orphaned(entry) || entry.copies > 0) return;
   const NodeId owner = owner_of(entry);
   if (owner == kNoNode || owner == config_.node || live_.contains(owner)) {
     entry.owner_gone.reset();
@@ -91,6 +126,8 @@ void Directory::tell_standing(const ObjectId& object, Entry& entry) {
   if (!entry.known || !entry.committed || !unheard_.empty()) return;
   const bool orphaned = is_orphaned(entry);
   std::optional<bool> kept;
+  const bool is_copied =
+      entry.copies > 0 && count_keepers(entry, draining_) >= count_wanted(entry, live_, draining_);
   for (auto& [node, holder] : entry.holders) {
     const bool has_some =
         std::any_of(holder.stripes.begin(), holder.stripes.end(),
@@ -102,58 +139,80 @@ void Directory::tell_standing(const ObjectId& object, Entry& entry) {
       elsewhere = *kept || (orphaned && is_handed_over(holder));
     }
     const std::pair standing(orphaned, elsewhere);
-    if (holder.told.value_or(std::pair(holder.orphaned, holder.elsewhere)) == standing) continue;
+    const bool copied = holder.awaits_copies && is_copied;
+    const bool is_known =
+        holder.told.value_or(std::pair(holder.orphaned, holder.elsewhere)) == standing;
+    if (is_known && !copied) continue;
     holder.told = standing;
-    send(node, Standing{object, entry.incarnation, orphaned, elsewhere});
+    if (copied) holder.awaits_copies = false;
+    send(node, Standing{object, entry.incarnation, orphaned, elsewhere, copied});
   }
 }
 
-// Asks another node to fetch an object that only draining nodes keep: a node that already has all
-// of it, else the first in rendezvous order that has room.
-void Directory::find_adopter(const ObjectId& object, Entry& entry, Instant now) {
-  if (draining_.empty() || !entry.known || entry.lost || !entry.committed || !unheard_.empty()) {
-    return;
-  }
+// Returns how many more nodes are to be asked to keep the object: one if only draining nodes keep
+// it, and as many as it lacks of its copies.
+std::size_t Directory::count_missing(const Entry& entry) const {
+  const bool is_due = !draining_.empty() || entry.copies > 1;
+  if (!is_due || !entry.known || entry.lost || !entry.committed || !unheard_.empty()) return 0;
   const auto has = [](const Edge& edge) { return edge.state == StripeState::kComplete; };
+  std::size_t keepers = 0;
+  for (const NodeId node : entry.adopters) {
+    const auto holder = entry.holders.find(node);
+    if (holder == entry.holders.end() || !is_keeper(holder->second)) ++keepers;
+  }
   bool is_leaving = false;
   for (const auto& [node, holder] : entry.holders) {
     const bool drains = draining_.contains(node);
-    const bool whole = std::all_of(holder.stripes.begin(), holder.stripes.end(), has);
-    if (!drains && holder.pinned && (holder.wants || whole)) return;  // being fetched, or there
+    if (!drains && is_keeper(holder)) ++keepers;
     is_leaving = is_leaving || (drains && !(is_handed_over(holder) && is_orphaned(entry)) &&
                                 std::any_of(holder.stripes.begin(), holder.stripes.end(), has));
   }
-  if (!is_leaving || entry.adopter != kNoNode || is_kept(entry)) return;
-  if (now >= entry.declined_until) entry.declined.clear();
-  std::optional<std::pair<bool, std::uint64_t>> best;
-  for (const NodeId node : live_) {
-    if (draining_.contains(node) || entry.declined.contains(node)) continue;
-    const auto holder = entry.holders.find(node);
-    const bool whole =
-        holder != entry.holders.end() && !holder->second.stripes.empty() &&
-        std::all_of(holder->second.stripes.begin(), holder->second.stripes.end(), has);
-    const std::pair rank(whole, weight_of(object, node));
-    if (best && rank <= *best) continue;
-    best = rank;
-    entry.adopter = node;
+  std::size_t wanted = is_leaving && !is_kept(entry) ? 1 : 0;
+  if (is_held(entry) && !is_orphaned(entry)) {
+    wanted = std::max(wanted, count_wanted(entry, live_, draining_));
   }
-  if (entry.adopter == kNoNode) {
-    if (!entry.declined.empty()) wake_at(entry, entry.declined_until);
-    return;
+  return wanted > keepers ? wanted - keepers : 0;
+}
+
+// Asks further nodes to fetch an object and keep it: nodes that already have all of it, then those
+// that want it anyway, then the first in rendezvous order that have room.
+void Directory::find_adopter(const ObjectId& object, Entry& entry, Instant now) {
+  std::size_t missing = count_missing(entry);
+  if (missing > 0 && now >= entry.declined_until) entry.declined.clear();
+  for (; missing > 0; --missing) {
+    std::optional<std::tuple<bool, bool, std::uint64_t>> best;
+    NodeId chosen = kNoNode;
+    for (const NodeId node : live_) {
+      if (draining_.contains(node) || entry.declined.contains(node)) continue;
+      const auto at = entry.holders.find(node);
+      const Holder* const holder = at == entry.holders.end() ? nullptr : &at->second;
+      if (entry.adopters.contains(node) || (holder != nullptr && is_keeper(*holder))) continue;
+      const std::tuple rank(holder != nullptr && has_all(*holder),
+                            holder != nullptr && holder->wants, weight_of(object, node));
+      if (best && rank <= *best) continue;
+      best = rank;
+      chosen = node;
+    }
+    if (chosen == kNoNode) {
+      if (!entry.declined.empty()) wake_at(entry, entry.declined_until);
+      return;
+    }
+    entry.adopters.insert(chosen);
+    const NodeId owner = entry.copies > 0 ? kNoNode : owner_of(entry);
+    send(chosen,
+         Adopt{object, entry.incarnation, entry.target_epoch, entry.meta, owner, entry.copies});
   }
-  send(entry.adopter,
-       Adopt{object, entry.incarnation, entry.target_epoch, entry.meta, owner_of(entry)});
 }
 
 // Handles the answer of the node that was asked: it has the object, fetches it, or declines.
 void Directory::note_adopter(NodeId from, const Claim& claim, Entry& entry, Instant now) const {
-  if (from != entry.adopter) return;
+  if (!entry.adopters.contains(from)) return;
   const bool is_whole =
       !claim.stripes.empty() &&
       std::all_of(claim.stripes.begin(), claim.stripes.end(),
                   [](const StripeClaim& s) { return s.state == StripeState::kComplete; });
   if (claim.wants && claim.pinned) return;
-  entry.adopter = kNoNode;
+  entry.adopters.erase(from);
   if (is_whole && (claim.pinned || claim.orphaned)) return;
   entry.declined.insert(from);
   entry.declined_until = now + kAdoptRetry;

@@ -87,10 +87,12 @@ void Engine::State::pass_on(Command command) {
           [&](const ReduceSourceCommand& source) { calls.handle_reduce_source(source); },
           [&](const CancelCommand& cancel) {
             if (channels.cancel(waiter, cancel.object)) return;
+            if (keeping.cancel(waiter, cancel.object)) return;
             objects.handle_cancel(waiter, cancel);
           },
           [&](const ClientLostCommand&) {
             channels.handle_client_lost(command.client);
+            keeping.handle_client_lost(command.client);
             objects.handle_client_lost(command.client);
           },
           [&](const SetViewCommand& view) { handle_set_view(view); },
@@ -105,7 +107,8 @@ void Engine::State::pass_on(Command command) {
             outgoing.reply(waiter, ChannelsListed{channels.list(kChannelRowsMax, list.after)});
           },
           [&](const RebuildCommand& rebuild) { rebuilds.handle_rebuild(waiter, rebuild); },
-          [&](const ReadCommand& read) { channels.handle_read(command.client, read); }},
+          [&](const ReadCommand& read) { channels.handle_read(command.client, read); },
+          [&](const KeepCommand& keep) { keeping.handle_keep(waiter, keep); }},
       command.body);
 }
 

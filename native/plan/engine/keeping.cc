@@ -125,6 +125,54 @@ void Keeping::handle_orphan(const Waiter& waiter, const OrphanCommand& orphan) {
   engine_.outgoing.reply(waiter, Done{});
 }
 
+// The object may still be written: its home asks other nodes at once, so that they receive it while
+// it is.
+void Keeping::handle_keep(const Waiter& waiter, const KeepCommand& keep) {
+  const std::string name = "object " + short_name(keep.object);
+  if (keep.copies == 0 || keep.copies > kCopiesMax) {
+    return engine_.outgoing.reply(
+        waiter, Error{Code::kInvalidArgument, std::to_string(keep.copies) + " copies of " + name +
+                                                  ": 1 to " + std::to_string(kCopiesMax)});
+  }
+  LocalObject* const found = engine_.objects.find(keep.object);
+  const bool is_it = found != nullptr && found->has_bytes() && found->is_pinned() &&
+                     found->incarnation == keep.incarnation;
+  if (!is_it) {
+    return engine_.outgoing.reply(
+        waiter, Error{Code::kObjectLost, name + " was deleted, or it was not put on this node"});
+  }
+  found->copies = std::max(found->copies, keep.copies);
+  awaiting_[keep.object].push_back(waiter);
+  engine_.objects.claim(keep.object);
+}
+
+bool Keeping::cancel(const Waiter& waiter, const ObjectId& id) {
+  const auto found = awaiting_.find(id);
+  if (found == awaiting_.end() || std::erase(found->second, waiter) == 0) return false;
+  if (found->second.empty()) awaiting_.erase(found);
+  engine_.outgoing.reply(waiter, Error{Code::kCancelled, "cancelled by the caller"});
+  return true;
+}
+
+void Keeping::handle_client_lost(ClientId client) {
+  for (auto& [id, waiters] : awaiting_) {
+    std::erase_if(waiters, [&](const Waiter& waiter) { return waiter.client == client; });
+  }
+  std::erase_if(awaiting_, [](const auto& each) { return each.second.empty(); });
+}
+
+void Keeping::fail_awaiting(const ObjectId& id) {
+  const auto found = awaiting_.find(id);
+  if (found == awaiting_.end()) return;
+  const std::vector<Waiter> waiters = std::move(found->second);
+  awaiting_.erase(found);
+  for (const Waiter& waiter : waiters) {
+    engine_.outgoing.reply(
+        waiter, Error{Code::kObjectLost,
+                      "object " + short_name(id) + " was deleted before other nodes kept it"});
+  }
+}
+
 bool Keeping::is_sole(const LocalObject& object) const {
   return engine_.peers.is_draining() && object.is_here() && !object.elsewhere &&
          (object.is_pinned() || object.is_writing() || object.orphaned || object.is_whole());
@@ -159,6 +207,7 @@ void Keeping::handle_standing(NodeId from, const Standing& standing) {
       !object.is_final()) {
     return;
   }
+  if (standing.copied) answer_awaiting(standing.object);
   const bool elsewhere = standing.elsewhere && engine_.peers.is_draining();
   if (object.orphaned == standing.orphaned && object.elsewhere == elsewhere) return;
   const bool is_back = object.elsewhere && !elsewhere;  // the other keeper has gone
@@ -170,6 +219,13 @@ void Keeping::handle_standing(NodeId from, const Standing& standing) {
   if (is_back && object.keep == Keep::kCopy) object.keep = Keep::kMade;
   engine_.objects.note_use(standing.object);
   engine_.objects.claim(standing.object);
+}
+
+void Keeping::answer_awaiting(const ObjectId& id) {
+  const auto found = awaiting_.find(id);
+  if (found == awaiting_.end()) return;
+  for (const Waiter& waiter : found->second) engine_.outgoing.reply(waiter, Done{});
+  awaiting_.erase(found);
 }
 
 // Adopts an object, or declines by a claim that wants nothing. The range is reserved before the
@@ -195,11 +251,13 @@ void Keeping::handle_adopt(NodeId from, const Adopt& adopt) {
       object.keep = Keep::kAdopted;
       object.owner = adopt.owner;
     }
+    object.copies = std::max(object.copies, adopt.copies);
     engine_.objects.note_use(id);
     return engine_.objects.claim(id);
   }
   object.adopting = true;
   object.owner = adopt.owner;
+  object.copies = std::max(object.copies, adopt.copies);
   const bool small = adopt.meta.size_bytes <= engine_.config.inline_bytes_max;
   if (!small && !object.extent && !engine_.objects.reserve_at_once(id, adopt.meta.size_bytes)) {
     LocalObject* const kept = engine_.objects.find(id);  // gone already if nothing waits for room
@@ -239,6 +297,10 @@ void Keeping::check_invariants() const {
     HOPLITE_CHECK(sole_.contains(id) == is_sole(object));
   }
   for (const ObjectId& id : sole_) HOPLITE_CHECK(engine_.objects.contains(id));
+  for (const auto& [id, waiters] : awaiting_) {
+    const LocalObject* const object = engine_.objects.find(id);
+    HOPLITE_CHECK(!waiters.empty() && object != nullptr && object->copies > 0);
+  }
 }
 
 }  // namespace hoplite

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects that are gone or must stay: deletions, orphans, adoptions, and the objects that only this
-// draining node keeps (design decisions 16 and 24). The homes decide; here their decisions become
-// pins, drops and claims.
-// Invariant: while this node drains, `sole_` are the objects that no other node keeps.
+// Objects that are gone or must stay: deletions, orphans, adoptions, objects that several nodes are
+// to keep, and those that only this draining node keeps (design decisions 16, 24 and 50). The homes
+// decide; here their decisions become pins, drops and claims.
+// Invariants: while this node drains, `sole_` are the objects that no other node keeps. Clients
+// await copies only of an object that is here and is to have some.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
+#include <vector>
 
 #include "plan/messages.h"
 #include "plan/objects/asked_deletions.h"
@@ -25,6 +28,10 @@ class Keeping {
 
   void handle_delete(const Waiter& waiter, const DeleteCommand& remove);
   void handle_orphan(const Waiter& waiter, const OrphanCommand& orphan);
+  void handle_keep(const Waiter& waiter, const KeepCommand& keep);
+  // Returns false if the client does not await copies of the object.
+  bool cancel(const Waiter& waiter, const ObjectId& id);
+  void handle_client_lost(ClientId client);
   // ---- from the home ----
   void handle_drop(NodeId from, const Drop& drop);
   void handle_deleted(NodeId from, const Deleted& deleted);
@@ -45,6 +52,10 @@ class Keeping {
   void forget_gone(const ObjectId& id);
   [[nodiscard]] bool may_be_gone(const ObjectId& id, Incarnation incarnation) const;
 
+  // ---- objects that several nodes keep ----
+  [[nodiscard]] bool awaits_copies(const ObjectId& id) const { return awaiting_.contains(id); }
+  void fail_awaiting(const ObjectId& id);  // because its bytes here are gone
+
   // ---- objects that only this node keeps ----
   void note_sole(const ObjectId& id);
   void forget_sole(const ObjectId& id);
@@ -57,11 +68,14 @@ class Keeping {
   void check_invariants() const;
 
  private:
+  void answer_awaiting(const ObjectId& id);
+
   Owners& engine_;
   RecentObjects tombstones_;
   AskedDeletions deletes_;
   RecentObjects gone_;     // bytes that left, and were not granted again
   RecentObjects orphans_;  // reported to their homes; repeated to new homes
+  std::map<ObjectId, std::vector<Waiter>> awaiting_;  // clients, until enough nodes keep it
   std::set<ObjectId> sole_;
   bool drained_ = false;  // True if it has reported that
 };

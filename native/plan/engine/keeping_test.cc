@@ -54,6 +54,101 @@ TEST_F(Keeping, MakesNoCopyOfASmallPutWhereThereIsNoRoom) {
   EXPECT_EQ(said<PushTo>().size(), 1U) << "its putter sends it";
 }
 
+class KeepingCopies : public OneEngine {
+ protected:
+  KeepingCopies() : OneEngine(4, NodeId{1}) { ask(PutCommand{id_, Incarnation{1}, meta_, {}}); }
+  RequestId keep(std::uint8_t copies) { return ask(KeepCommand{id_, Incarnation{1}, copies}); }
+  void write() { ask(WroteCommand{id_, Incarnation{1}, meta_.size_bytes}); }
+  std::vector<NodeId> take_adopters() {
+    std::vector<NodeId> asked;
+    for (const SendMessage& sent : deeds<SendMessage>()) {
+      const auto* adopt = std::get_if<Adopt>(&sent.message.body);
+      if (adopt == nullptr) continue;
+      EXPECT_EQ(adopt->copies, 3);
+      EXPECT_EQ(adopt->owner, kNoNode) << "as with no owner, they are no orphans without it";
+      asked.push_back(sent.to);
+    }
+    return asked;
+  }
+  void claim(NodeId node, StripeState state) {
+    Claim claim;
+    claim.object = id_;
+    claim.incarnation = Incarnation{1};
+    claim.meta = floats_meta(100'000);
+    claim.meta.block_bytes = choose_block_bytes(100'000, config(WhenFull::kWait));
+    claim.pinned = true;
+    claim.wants = state == StripeState::kIdle;
+    claim.copies = 3;
+    if (state == StripeState::kComplete) claim.stripes = {{StripeIndex{0}, state, {}, {}, 0}};
+    hear(node, claim);
+  }
+  // Returns the answers to this request since the last call of this.
+  std::vector<Reply> answers_to(RequestId request) {
+    std::vector<Reply> found;
+    for (const ReplyToClient& said : deeds<ReplyToClient>()) {
+      if (said.request == request) found.push_back(said.reply);
+    }
+    return found;
+  }
+  const ObjectMeta meta_ = floats_meta(100'000);
+};
+
+TEST_F(KeepingCopies, AreAskedForWhileTheObjectIsWritten) {
+  keep(3);
+  EXPECT_EQ(take_adopters().size(), 2U);
+  keep(3);
+  EXPECT_TRUE(take_adopters().empty()) << "both are asked";
+}
+
+TEST_F(KeepingCopies, AreAnsweredWhenAllAreWhole) {
+  const RequestId request = keep(3);
+  const std::vector<NodeId> adopters = take_adopters();
+  ASSERT_EQ(adopters.size(), 2U);
+  for (const NodeId node : adopters) claim(node, StripeState::kIdle);
+  write();
+  claim(adopters[0], StripeState::kComplete);
+  EXPECT_TRUE(answers_to(request).empty());
+  claim(adopters[1], StripeState::kComplete);
+  const auto answers = answers_to(request);
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<Done>(answers[0]));
+  const RequestId again = keep(2);
+  EXPECT_EQ(answers_to(again).size(), 1U) << "they are there";
+}
+
+TEST_F(KeepingCopies, AreMadeAgainForThoseThatDie) {
+  keep(3);
+  write();
+  const std::vector<NodeId> adopters = take_adopters();
+  for (const NodeId node : adopters) claim(node, StripeState::kComplete);
+  EXPECT_TRUE(take_adopters().empty());
+  engine_.handle_io(PeerDead{adopters[0], Incarnation{1}}, now_);
+  const std::vector<NodeId> third = take_adopters();
+  ASSERT_EQ(third.size(), 1U);
+  EXPECT_NE(third[0], adopters[1]);
+}
+
+TEST_F(KeepingCopies, EndWithTheObjectAndWithTheirClient) {
+  const RequestId deleted = keep(3);
+  ask(DeleteCommand{id_, Incarnation{}});
+  auto answers = answers_to(deleted);
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(error_of(answers[0])->code, Code::kObjectLost);
+  answers = answers_to(keep(3));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(error_of(answers[0])->code, Code::kObjectLost) << "it is deleted";
+  ask(ClientLostCommand{});
+}
+
+TEST_F(KeepingCopies, AreAtLeastOneAndAtMostThree) {
+  for (const std::uint8_t copies : {0, 4, 255}) {
+    const auto answers = answers_to(keep(copies));
+    ASSERT_EQ(answers.size(), 1U);
+    EXPECT_EQ(error_of(answers[0])->code, Code::kInvalidArgument) << int{copies};
+  }
+  EXPECT_TRUE(take_adopters().empty());
+}
+
 class KeepingElsewhere : public OneEngine {
  protected:
   KeepingElsewhere() : OneEngine(2, kPeer) {}

@@ -67,6 +67,7 @@ void Objects::claim(const ObjectId& id) {
     const LocalObject& object = *found;
     const bool waits = engine_.inventory.is_waiting(id) || engine_.rebuilds.makes(id);
     said = make_claim(id, object, waits);
+    said.awaits_copies = engine_.keeping.awaits_copies(id);
     const bool is_small = object.meta.size_bytes <= engine_.config.inline_bytes_max;
     // Only its parent reads a branch of a reduce, and the parent knows the holder.
     const bool is_whole = object.is_pinned() && object.is_complete() && object.is_final();
@@ -312,6 +313,8 @@ void Objects::void_bytes(const ObjectId& id, LocalObject& object) {
   engine_.counters.arena_bytes_orphaned -= object.orphaned_bytes();
   object.orphaned = object.elsewhere = false;
   object.keep = Keep::kCopy;
+  object.copies = 0;
+  engine_.keeping.fail_awaiting(id);
   object.spilling.reset();
   if (object.spilled) {
     engine_.spills.forget_file_copy(id, *object.spilled);

@@ -60,6 +60,7 @@ struct WatchCommand {  // answered by VersionSeen
 struct TermTaken {
   Term term;
   VersionNumber newest;  // visible by then
+  Term before;           // the newest term before this one
 };
 struct VersionSeen {
   Version version;
@@ -125,6 +126,7 @@ struct ChannelAnswer {
   ChannelOutcome outcome = ChannelOutcome::kDone;
   Term term;       // taken, or the newest one
   Version newest;  // visible; its payload only for kLatest
+  Term before;     // for kTakeTerm: the newest term before that one
   bool operator==(const ChannelAnswer&) const = default;
 };
 

@@ -76,6 +76,13 @@ struct OrphanCommand {  // its owner has died: readable, and evicted before ever
   ObjectId object;
   Incarnation upto;  // as DeleteCommand's
 };
+// Answered by Done once `copies` nodes keep the object, or all where there are fewer. No process
+// owns it any more: it stays until it is deleted. REQUIRES: it was put here, or is being put.
+struct KeepCommand {
+  ObjectId object;
+  Incarnation incarnation;
+  std::uint8_t copies = 0;  // 1 to kCopiesMax
+};
 struct EchoCommand {};   // answered by Done, behind the answers that earlier requests have by now
 struct DrainCommand {};  // from the control plane: hand over what only this node keeps
 struct ListCommand {     // from the control plane: what is here and comes in, the largest first
@@ -88,7 +95,8 @@ using CommandBody =
     std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
                  ReduceSourceCommand, CancelCommand, ClientLostCommand, SetViewCommand, ListCommand,
                  OrphanCommand, DrainCommand, EchoCommand, TakeTermCommand, PublishCommand,
-                 WatchCommand, ListChannelsCommand, RebuildCommand, ReadCommand>;
+                 WatchCommand, ListChannelsCommand, RebuildCommand, ReadCommand,
+                 KeepCommand>;
 struct Command {
   ClientId client;
   RequestId request;

@@ -11,6 +11,10 @@
 
 namespace hoplite {
 
+// Nodes that keep an object at a client's wish, at most (decision 50). More would cost more links
+// and arenas than the deaths of so many nodes at once are likely.
+inline constexpr std::uint8_t kCopiesMax = 3;
+
 // ---- to the home ----
 
 struct Orphan {  // its owner has died: it may be read until its memory is needed
@@ -34,12 +38,13 @@ struct Progress {  // every window while stripes of `object` come in: how far ea
 
 // ---- from the home ----
 
-struct Adopt {  // fetch it and keep it: only a draining node does
+struct Adopt {  // fetch it and keep it: only a draining node does, or too few nodes do
   ObjectId object;
   Incarnation incarnation;
   TargetEpoch target_epoch;
   ObjectMeta meta;
-  NodeId owner = kNoNode;  // the node that reports its last reference
+  NodeId owner = kNoNode;   // the node that reports its last reference
+  std::uint8_t copies = 0;  // as Claim's
   bool operator==(const Adopt&) const = default;
 };
 struct Deleted {  // answers Delete: no member keeps any of it
@@ -52,6 +57,7 @@ struct Standing {  // of the receiver's copy; answered by a claim that says the 
   Incarnation incarnation;
   bool orphaned = false;
   bool elsewhere = false;
+  bool copied = false;  // as many nodes keep it as are to; answers Claim's awaits_copies
   bool operator==(const Standing&) const = default;
 };
 

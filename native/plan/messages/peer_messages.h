@@ -35,12 +35,14 @@ struct Claim {  // all that the sender of this message has and wants of `object`
   TargetEpoch target_epoch;  // of a reduce's result; 0 otherwise
   ObjectMeta meta;           // block_bytes 0: not known
   bool wants = false;
-  bool exists = false;     // with wants: it was put, so an object without holders is a loss
-  bool pinned = false;     // the copy that put() made, or that is adopted
-  bool orphaned = false;   // its owner has died: it is evicted before every other copy
-  bool elsewhere = false;  // of a draining node: another node keeps it, as far as is known
-  bool committed = true;   // false: result of a reduce that is still tentative
-  NodeId owner = kNoNode;  // of an adopted object: the node that reports its last reference
+  bool exists = false;         // with wants: it was put, so an object without holders is a loss
+  bool pinned = false;         // the copy that put() made, or that is adopted
+  bool orphaned = false;       // its owner has died: it is evicted before every other copy
+  bool elsewhere = false;      // of a draining node: another node keeps it, as far as is known
+  bool committed = true;       // false: result of a reduce that is still tentative
+  NodeId owner = kNoNode;      // of an adopted object: the node that reports its last reference
+  std::uint8_t copies = 0;     // nodes that are to keep it; it then has no owner. 0: it has one
+  bool awaits_copies = false;  // a client of the sender waits until as many nodes keep it
   std::vector<StripeClaim> stripes;  // as many as the object's broadcast has; empty: has nothing
   // A small object's bytes follow as the message's payload when its put announces it.
   bool operator==(const Claim&) const = default;

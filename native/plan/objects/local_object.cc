@@ -72,6 +72,8 @@ Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits) {
               .elsewhere = object.elsewhere,
               .committed = object.is_final(),
               .owner = is_others ? object.owner : kNoNode,
+              .copies = object.is_pinned() || object.adopting ? object.copies : std::uint8_t{0},
+              .awaits_copies = false,
               .stripes = {}};
   if (!object.is_here()) return claim;
   if (object.is_writing() || object.is_whole()) {

@@ -42,7 +42,7 @@ struct Waiter {
 enum class Keep : std::uint8_t {
   kCopy,     // to be read; evictable
   kMade,     // until it is deleted
-  kAdopted,  // until it is deleted, for a node that drained
+  kAdopted,  // until it is deleted, for a node that drained or as one of several copies
 };
 
 // Whether others may read its bytes. A fold makes kTentative or kBranch; the commit of a reduce
@@ -64,13 +64,14 @@ struct LocalObject {
   ObjectMeta meta;
   Keep keep = Keep::kCopy;
   Finality finality = Finality::kFinal;
-  NodeId owner;  // of an adopted object: the node that reports its last reference
+  NodeId owner;             // of an adopted object: the node that reports its last reference
+  std::uint8_t copies = 0;  // nodes that are to keep it, of whom this is one; 0: it has an owner
   // The last word of its home:
   bool orphaned = false;   // its owner has died: it may be read, and is evicted first
   bool elsewhere = false;  // this node drains, and another one keeps it
   // Why it is wanted, besides `waiters`:
   bool exists = false;                // some waiter knows that it was put
-  bool adopting = false;              // to be kept here, for a node that drains
+  bool adopting = false;              // to be kept here, as its home asks
   bool wanted_by_fold = false;        // whole, by a fold here that pulls no blocks of it
   bool wanted_by_all = false;         // by an owner of a result that all nodes will read
   std::uint64_t written_bytes = 0;    // how far it is written, or read back
@@ -128,9 +129,9 @@ struct LocalObject {
   }
 };
 
-// Returns everything a home needs to know. `wants` is false while `waits`: the object is rebuilt
-// here, or its range is not reserved. A node without a reservation can't pass bytes on (design
-// decision 6).
+// Returns everything a home needs to know, except what clients here await. `wants` is false while
+// `waits`: the object is rebuilt here, or its range is not reserved. A node without a reservation
+// can't pass bytes on (design decision 6).
 Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits);
 
 }  // namespace hoplite

@@ -47,6 +47,10 @@ std::optional<std::string> ChannelChecker::check_term(const Request& request, Kn
     if (other > term && promise.answered < request.asked && holds(promise)) {
       return "an older term than one that was given before";
     }
+    const bool is_between = other > request.taken.before && other < term;
+    if (is_between && promise.answered < request.asked && holds(promise)) {
+      return "the term before it is another one";
+    }
   }
   for (const auto& [number, promise] : known.published) {
     if (number.term > term && promise.answered < request.asked && holds(promise)) {

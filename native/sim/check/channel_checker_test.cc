@@ -34,10 +34,11 @@ class ChannelCheckerTest : public testing::Test {
     checker_.note_request(request, kMembers);
     return answer(request);
   }
-  std::string take(std::uint32_t counter) {
+  std::string take(std::uint32_t counter, std::uint32_t behind = 1) {
     Request& request = ask(Verb::kTakeTerm);
     checker_.note_request(request, kMembers);
     request.taken.term = {Epoch{1}, counter};
+    request.taken.before = {Epoch{1}, counter - behind};
     return answer(request);
   }
   std::string watch(const Version& seen, const VersionNumber& newer_than = {}, bool waits = true) {
@@ -53,6 +54,12 @@ class ChannelCheckerTest : public testing::Test {
   std::deque<Request> requests_;
   Instant now_{};
 };
+
+TEST_F(ChannelCheckerTest, SeesATermBeforeThatIsAnotherOne) {
+  EXPECT_EQ(take(1), "");
+  EXPECT_EQ(take(2), "");
+  EXPECT_EQ(take(4, 3), "the term before it is another one");
+}
 
 TEST_F(ChannelCheckerTest, TakesWhatIsRight) {
   EXPECT_EQ(take(1), "");

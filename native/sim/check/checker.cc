@@ -28,8 +28,8 @@ bool are_equal(std::span<const std::byte> a, std::span<const std::byte> b) {
 }  // namespace
 
 std::string name_of(const Request& request) {
-  static constexpr const char* kVerbs[] = {"put",    "get",       "delete",  "reduce",
-                                           "orphan", "take term", "publish", "watch"};
+  static constexpr const char* kVerbs[] = {"put",  "get",       "delete",  "reduce", "orphan",
+                                           "keep", "take term", "publish", "watch"};
   return std::string(kVerbs[static_cast<std::size_t>(request.verb)]) + " of " +
          short_name(request.object) + " on node " + std::to_string(request.node) + " (request " +
          std::to_string(request.id.value) + ")";
@@ -58,6 +58,20 @@ void Checker::note_seal(const Request& put, Instant now) {
   known.copies.push_back({put.node, put.node_life, put.incarnation, now});
 }
 
+// Deaths count from the question on: those that keep it may die before the answer is there.
+void Checker::note_keep(const Request& keep, std::size_t members) {
+  const std::size_t least = std::min<std::size_t>(keep.copies, members);
+  objects_[keep.object].keepers = {least, count_losses(), 0, false};
+}
+
+// A node that drains keeps nothing, so it is no member here.
+void Checker::note_kept(const Request& keep, std::size_t members) {
+  Keepers& keepers = objects_[keep.object].keepers;
+  const std::size_t stay = members - std::min(members, draining_.size());
+  keepers.least = std::min(keepers.least, stay);
+  keepers.are_there = true;
+}
+
 void Checker::note_delete_request(const ObjectId& object, Instant now) {
   auto& deleted = objects_[object].deleted;
   if (!deleted) deleted = now;
@@ -73,6 +87,7 @@ void Checker::note_node_loss(std::size_t node, Incarnation life, Instant now) {
 }
 
 void Checker::note_copy_loss(const ObjectId& object, std::size_t node, Incarnation life) {
+  ++objects_[object].keepers.losses;
   std::erase_if(objects_[object].copies, [&](const Copy& c) {
     return (c.node == node && c.life == life) || draining_.contains({c.node, c.life});
   });
@@ -86,7 +101,7 @@ void Checker::note_delete(const Request& erase) {
 bool Checker::has_live_copy(const ObjectId& object) const {
   const auto at = objects_.find(object);
   return at != objects_.end() && !at->second.deleted && !at->second.orphaned &&
-         !at->second.copies.empty();
+         (!at->second.copies.empty() || has_keeper(at->second));
 }
 
 bool Checker::is_deleted(const ObjectId& object) const {
@@ -176,10 +191,15 @@ void Checker::check_error(const Request& request, Instant) {
     case Code::kObjectLost: {
       // A lost object stays lost until its home hears of the next put.
       const Duration way = known.puts.size() > 1 ? kUnderWayMax : Duration{0};
-      const auto is_older = [&](const Copy& copy) { return copy.sealed + way < request.asked; };
+      const auto is_older = [&](const Copy& copy) {
+        const bool is_here = copy.node == request.node && copy.life == request.node_life;
+        return copy.sealed + way < request.asked && (request.verb != Verb::kKeep || is_here);
+      };
       const bool was_there = std::any_of(known.copies.begin(), known.copies.end(), is_older);
       if (was_there && !known.deleted && !known.orphaned) {
         judge(request.object, "lost, though a live node has all of it: " + what);
+      } else if (has_keeper(known) && !known.deleted && !known.orphaned) {
+        judge(request.object, "lost, though fewer nodes died than keep it: " + what);
       }
       return;
     }
@@ -192,6 +212,7 @@ void Checker::check_error(const Request& request, Instant) {
         judge(request.object, "no mismatch: " + what);
       return;
     case Code::kInvalidArgument:
+      if (request.verb == Verb::kKeep && request.copies > kCopiesMax) return;
       if (known.reduce == nullptr || has_fit_sources(*known.reduce))
         judge(request.object, "no bad dtype: " + what);
       return;

@@ -34,6 +34,10 @@ class Checker {
   void note_seal(const Request& put, Instant now);  // its client has got Done
   void note_delete_request(const ObjectId& object, Instant now);
   void note_delete(const Request& erase);  // its client has got Done
+  // A client has asked that several nodes keep an object; it has got Done. `members`: live ones of
+  // the view in which it is decided, or fewer.
+  void note_keep(const Request& keep, std::size_t members);
+  void note_kept(const Request& keep, std::size_t members);
   void note_orphan(const ObjectId& object) { objects_[object].orphaned = true; }
   void note_drain(std::size_t node, Incarnation life) { draining_.emplace(node, life); }
   void note_node_loss(std::size_t node, Incarnation life, Instant now);
@@ -52,7 +56,8 @@ class Checker {
   }
 
   // ---- asked at the end ----
-  // True if a live node holds the whole copy that a put made, and no client has deleted it.
+  // True if a live node holds the whole copy that a put made, or one of those that nodes keep, and
+  // no client has deleted it.
   [[nodiscard]] bool has_live_copy(const ObjectId& object) const;
   [[nodiscard]] bool is_deleted(const ObjectId& object) const;
   // Compares each answer to a get of a target with the fold of the members that its reduce
@@ -81,6 +86,12 @@ class Checker {
     Incarnation incarnation;
     Instant sealed;
   };
+  struct Keepers {  // of an object that several nodes are to keep
+    std::size_t least = 0;
+    std::size_t losses_before = 0;  // in the cluster
+    std::size_t losses = 0;         // of its copies on disks
+    bool are_there = false;
+  };
   using Value = std::pair<std::vector<Part>, std::shared_ptr<const Bytes>>;
   struct Folds {  // the possible values of a reduce's target, from that many puts and sources
     std::uint64_t puts = 0;
@@ -93,6 +104,7 @@ class Checker {
     std::optional<Instant> deleted;
     std::map<std::pair<std::size_t, Incarnation>, const Request*> erased;  // by a node's life
     bool orphaned = false;                                                 // it may be evicted
+    Keepers keepers = {};
     const Request* reduce = nullptr;  // the object is its target
     std::optional<Folds> folds;       // the values that its last get was compared with
   };
@@ -100,6 +112,12 @@ class Checker {
     if (!are_lies_told_ && (!is_honest_ || is_honest_(object))) fail(text);
   }
   static bool is_withdrawn(const Known& known);
+  [[nodiscard]] std::size_t count_losses() const { return lost_.size() + draining_.size(); }
+  // True if fewer nodes than keep the object have died, or drain, since a client asked for that.
+  [[nodiscard]] bool has_keeper(const Known& known) const {
+    const Keepers& all = known.keepers;
+    return all.are_there && count_losses() - all.losses_before + all.losses < all.least;
+  }
   [[nodiscard]] std::vector<Value> values_of(const ObjectId& object) const;
   [[nodiscard]] std::vector<Value> folds(const Request& reduce,
                                          const std::vector<std::uint32_t>& members) const;

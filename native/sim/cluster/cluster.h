@@ -24,8 +24,7 @@ class Cluster final : private ClusterTables, private NetworkUser {
 
   // ---- clients. The references stay valid as long as the cluster. ----
   Request& put(std::size_t node, const ObjectId& object, const PutOptions& options = {});
-  Request& get(std::size_t node, const ObjectId& object, bool exists = false,
-               ClientId client = ClientId{1});
+  Request& get(std::size_t node, const ObjectId&, bool exists = false, ClientId = ClientId{1});
   // Put what makes `whole` of `base`, and get it with a recipe. REQUIRES: they are large puts.
   Request& put_delta(std::size_t node, const ObjectId&, const Request& base, const Request& whole);
   Request& rebuild(std::size_t node, const Request& whole, const Request& base,
@@ -39,6 +38,7 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void cancel(Request& request);
   void kill_client(std::size_t node, ClientId client);
   Request& orphan(std::size_t node, const ObjectId& object, Incarnation upto = {});
+  Request& keep(const Request& put, std::uint8_t copies);  // of what it has put, or puts
   Request& ask_channel(Verb verb, std::size_t node, const ObjectId&, const ChannelOptions& = {});
   void drain(std::size_t node);
   [[nodiscard]] std::uint64_t drain_count(std::size_t node) const { return nodes_[node]->drained; }

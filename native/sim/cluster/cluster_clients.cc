@@ -209,6 +209,17 @@ Request& Cluster::orphan(std::size_t node, const ObjectId& object, Incarnation u
   return orphan;
 }
 
+Request& Cluster::keep(const Request& put, std::uint8_t copies) {
+  Request& keep = ask(Verb::kKeep, put.node, put.client, put.object);
+  keep.abandoned = put.abandoned;
+  keep.incarnation = put.incarnation;
+  keep.copies = copies;
+  checker_.note_keep(keep, count_members());
+  command(put.node, put.node_life,
+          {keep.client, keep.id, KeepCommand{put.object, put.incarnation, copies}});
+  return keep;
+}
+
 void Cluster::drain(std::size_t index) {
   run_in_turn(index, nodes_[index]->life,
               [this](Node& node) {
@@ -344,6 +355,8 @@ void Cluster::handle_answer(Request& request, const Reply& reply) {
     checker_.check_result(request);
   } else if (request.verb == Verb::kPut) {
     checker_.note_seal(request, now());
+  } else if (request.verb == Verb::kKeep) {
+    checker_.note_kept(request, count_members());
   } else if (request.verb == Verb::kDelete && std::holds_alternative<Done>(reply)) {
     checker_.note_delete(request);
   }

@@ -67,6 +67,8 @@ std::string describe_claim(const Claim& m) {
   if (m.elsewhere) line.add("elsewhere");
   if (!m.committed) line.add("tentative");
   if (m.owner != kNoNode) line.add("owner", m.owner);
+  if (m.copies > 0) line.add("copies", m.copies);
+  if (m.awaits_copies) line.add("awaits copies");
   static constexpr const char* kStates[] = {"idle", "receiving", "root", "complete"};
   for (const StripeClaim& s : m.stripes) {
     line.add("s" + std::to_string(s.stripe.value) + ":" +
@@ -87,13 +89,15 @@ std::string describe_progress(const Progress& m) {
 }
 
 std::string describe_adopt(const Adopt& m) {
-  return Line("Adopt").add(m.object).add("te", m.target_epoch).add("owner", m.owner).str();
+  Line line("Adopt");
+  line.add(m.object).add("te", m.target_epoch).add("owner", m.owner);
+  return line.add("copies", m.copies).str();
 }
 
 std::string describe_standing(const Standing& m) {
   Line line("Standing");
   line.add(m.object).add(m.orphaned ? "orphaned" : "");
-  return line.add(m.elsewhere ? "elsewhere" : "").str();
+  return line.add(m.elsewhere ? "elsewhere" : "").add(m.copied ? "copied" : "").str();
 }
 
 std::string describe_grant(const Grant& m) {
@@ -370,6 +374,7 @@ std::string describe(const Command& command) {
             line.add("read").add(c.channel).add("version", c.reader.number);
           },
           [&](const OrphanCommand& c) { line.add("orphan").add(c.object).add("upto", c.upto); },
+          [&](const KeepCommand& c) { line.add("keep").add(c.object).add("copies", c.copies); },
           [&](const DrainCommand&) { line.add("drain"); },
           [&](const ListCommand& c) {
             line.add("list").add("objects", c.objects_max).add("transfers", c.transfers_max);

@@ -17,6 +17,7 @@ enum class Verb : std::uint8_t {
   kDelete,
   kReduce,
   kOrphan,
+  kKeep,
   kTakeTerm,
   kPublish,
   kWatch
@@ -36,6 +37,7 @@ struct Request {
   Incarnation incarnation;  // of a put: the attempt; of a delete: up to which
   std::vector<Part> parts;  // of a put, or of a reduce's share
   bool exists = false;      // of a get: True if the client knows that the object was put
+  std::uint8_t copies = 0;  // of a keep
   Instant asked;
   std::optional<Instant> answered;
   bool abandoned = false;  // True if the client or its node is gone, so that no answer is owed

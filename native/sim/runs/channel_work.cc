@@ -2,6 +2,7 @@
 #include "sim/runs/channel_work.h"
 
 #include <string>
+#include <utility>
 
 #include "sim/model/content.h"
 
@@ -13,6 +14,8 @@ constexpr std::uint64_t kChannels = 2;
 constexpr std::size_t kPublishersMax = 6;
 constexpr std::size_t kReadersMax = 8;
 constexpr std::uint64_t kPayloadMax = 300;
+constexpr std::uint64_t kFirstCopied = 2ULL << 32;
+constexpr std::uint64_t kCopiedBytesMax = 6_KiB;  // small and large objects, for little memory
 
 }  // namespace
 
@@ -62,6 +65,7 @@ void ChannelWork::publish() {
     if (!node) return;
     publisher.node = *node;
   }
+  if (put_copies(publisher)) return;
   ChannelOptions options;
   options.client = publisher.take->client;
   const bool repeats = publisher.last != nullptr && (moves || prng_.chance(10));
@@ -72,7 +76,10 @@ void ChannelWork::publish() {
     options.version.number = {publisher.take->taken.term, publisher.last_n};
     options.version.is_end = prng_.chance(5);
     const std::string text = std::to_string(prng_.next());
-    if (!options.version.is_end) {
+    options.version.payload = name_copies(publisher);
+    if (!options.version.payload.empty()) {
+      options.version.is_end = false;
+    } else if (!options.version.is_end) {
       while (options.version.payload.size() < prng_.below(kPayloadMax)) {
         options.version.payload += text;
       }
@@ -80,6 +87,33 @@ void ChannelWork::publish() {
   }
   publisher.last =
       &cluster_.ask_channel(Verb::kPublish, publisher.node, publisher.channel, options);
+}
+
+// Puts what the publisher's next version will name, or lets that put go on. Returns false if the
+// publisher may publish.
+bool ChannelWork::put_copies(Publisher& publisher) {
+  if (publisher.keep != nullptr && publisher.keep->is_pending()) return prng_.chance(80);
+  if (publisher.keep != nullptr || !prng_.chance(40)) return false;
+  const ObjectId object = object_named(kFirstCopied + copied_.size());
+  copied_.push_back(object);
+  const std::uint64_t size_bytes = prng_.below(kCopiedBytesMax);
+  const Request& put = cluster_.put(publisher.node, object,
+                                    {.size_bytes = size_bytes, .client = publisher.take->client});
+  const auto copies = static_cast<std::uint8_t>(1 + prng_.below(kCopiesMax));
+  publisher.keep = &cluster_.keep(put, copies);
+  if (copied_.size() > 3 && prng_.chance(30)) {
+    cluster_.erase(publisher.node, copied_[prng_.below(copied_.size() - 2)]);
+  }
+  return true;
+}
+
+// Returns the payload of a version that names what enough nodes keep; nothing if there is none.
+std::string ChannelWork::name_copies(Publisher& publisher) {
+  const Request* const keep = std::exchange(publisher.keep, nullptr);
+  if (keep == nullptr || !keep->has_value()) return "";
+  const std::string payload = "object " + short_name(keep->object);
+  by_payload_.emplace(payload, keep->object);
+  return payload;
 }
 
 void ChannelWork::read() {
@@ -101,7 +135,10 @@ void ChannelWork::read() {
 void ChannelWork::watch(Reader& reader) {
   if (reader.watch != nullptr) {
     if (reader.watch->is_pending()) return;
-    if (reader.watch->has_value()) reader.seen = reader.watch->version.number;
+    if (reader.watch->has_value()) {
+      reader.seen = reader.watch->version.number;
+      read_copies(reader);
+    }
   }
   if (!cluster_.is_alive(reader.node)) {
     const auto node = some_node();
@@ -111,6 +148,14 @@ void ChannelWork::watch(Reader& reader) {
   reader.watch =
       &cluster_.ask_channel(Verb::kWatch, reader.node, reader.channel,
                             {.newer_than = reader.seen, .wait = true, .client = reader.client});
+}
+
+// A reader of a version gets the object that it names.
+void ChannelWork::read_copies(const Reader& reader) {
+  const auto named = by_payload_.find(reader.watch->version.payload);
+  const auto node = cluster_.is_alive(reader.node) ? std::optional(reader.node) : some_node();
+  if (named == by_payload_.end() || !node) return;
+  cluster_.get(*node, named->second, true, reader.client);
 }
 
 void ChannelWork::watch_all() {

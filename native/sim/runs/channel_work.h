@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The share of version channels in a random run: publishers that take terms, publish, die and move
-// to other nodes, and readers that watch or ask for the latest version. It draws by itself, so that
-// a run without it stays as it is.
+// to other nodes, and readers that watch or ask for the latest version. Some versions name an
+// object that several nodes keep, which readers get. It draws by itself, so that a run without it
+// stays as it is.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/prng.h"
@@ -32,6 +35,7 @@ class ChannelWork {
     Request* take = nullptr;  // its answer has the term
     std::uint64_t last_n = 0;
     Request* last = nullptr;  // its newest publication
+    Request* keep = nullptr;  // of the object that its next version will name
   };
   struct Reader {
     ObjectId channel;
@@ -44,13 +48,18 @@ class ChannelWork {
   ObjectId some_channel();
   void take_term();
   void publish();
+  bool put_copies(Publisher& publisher);
+  std::string name_copies(Publisher& publisher);
   void read();
+  void read_copies(const Reader& reader);
   void watch(Reader& reader);
 
   Cluster& cluster_;
   Prng prng_;
   std::deque<Publisher> publishers_;
   std::deque<Reader> readers_;
+  std::vector<ObjectId> copied_;  // objects that publishers have put, the oldest first
+  std::map<std::string, ObjectId> by_payload_;  // of the versions that name them
 };
 
 }  // namespace hoplite::sim

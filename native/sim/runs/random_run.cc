@@ -524,6 +524,7 @@ class Run {
     if (is_of_channel(request.verb)) return channel_work_.is_owed(request);
     if (!request.is_pending() || !cluster_.is_honest(request.object)) return false;
     if (waits_for_liar(request)) return false;
+    if (request.verb == Verb::kKeep && draw_.has_small_arena) return false;  // until there is room
     if (const auto reduce = sources_.find(&request); reduce != sources_.end()) {
       const auto is_honest = [&](const Source& s) { return cluster_.is_honest(s.object); };
       if (!std::all_of(reduce->second.begin(), reduce->second.end(), is_honest)) return false;

@@ -83,6 +83,12 @@ void fields(A& a, Of<A, RebuildCommand> m) {
   fields(a, m.base);
   each(a, m.deltas, kRebuildDeltasMax, kAttemptBytes, [&](auto& delta) { fields(a, delta); });
 }
+template <typename A>
+void fields(A& a, Of<A, KeepCommand> m) {
+  fields(a, m.object);
+  id(a, m.incarnation);
+  a.number(m.copies);
+}
 
 constexpr LocalType type_of(const PutCommand&) { return LocalType::kPut; }
 constexpr LocalType type_of(const WroteCommand&) { return LocalType::kWrote; }
@@ -95,6 +101,7 @@ constexpr LocalType type_of(const CancelCommand&) { return LocalType::kCancel; }
 constexpr LocalType type_of(const OrphanCommand&) { return LocalType::kOrphan; }
 constexpr LocalType type_of(const EchoCommand&) { return LocalType::kEcho; }
 constexpr LocalType type_of(const RebuildCommand&) { return LocalType::kRebuild; }
+constexpr LocalType type_of(const KeepCommand&) { return LocalType::kKeep; }
 
 // True for a command that the control plane or the node itself gives, but no client.
 template <typename T>

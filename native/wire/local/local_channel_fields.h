@@ -44,6 +44,7 @@ template <typename A>
 void fields(A& a, Of<A, TermTaken> m) {
   fields(a, m.term);
   fields(a, m.newest);
+  fields(a, m.before);
 }
 template <typename A>
 void fields(A& a, Of<A, VersionSeen> m) {

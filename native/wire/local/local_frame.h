@@ -38,17 +38,18 @@ enum class LocalType : std::uint8_t {
   kListChannels = 29,
   kRebuild = 30,
   kRead = 31,
-  kLastCommand = kRead,  // raise it with each new command
-  kReserved = 32,
-  kFetched = 33,
-  kReduced = 34,
-  kDone = 35,
-  kError = 36,
-  kReduceFailed = 37,
-  kTermTaken = 38,
-  kVersionSeen = 39,
-  kVersionRefused = 40,
-  kChannelsListed = 41,
+  kKeep = 32,
+  kLastCommand = kKeep,  // raise it with each new command
+  kReserved = 64,
+  kFetched = 65,
+  kReduced = 66,
+  kDone = 67,
+  kError = 68,
+  kReduceFailed = 69,
+  kTermTaken = 70,
+  kVersionSeen = 71,
+  kVersionRefused = 72,
+  kChannelsListed = 73,
   kLastReply = kChannelsListed,  // raise it with each new reply
 };
 

@@ -38,6 +38,7 @@ std::vector<ByteVector> all_encoded() {
   add_command(ReleaseCommand{object(1), Incarnation{3}});
   add_command(DeleteCommand{object(1), Incarnation{3}});
   add_command(OrphanCommand{object(1), Incarnation{3}});
+  add_command(KeepCommand{object(1), Incarnation{3}, 2});
   add_command(ReduceCommand{object(1), ReduceOp::kMean, 8, 4, true, true, Share{64, 8, 3}, kMeta});
   add_command(ReduceSourceCommand{object(1), {3, object(2), Incarnation{4}, true}});
   add_command(CancelCommand{object(1)});
@@ -62,7 +63,7 @@ std::vector<ByteVector> all_encoded() {
   add_reply(Done{});
   add_reply(Error{Code::kObjectLost, "gone"});
   add_reply(ReduceFailed{{1, 5}, "needs 3 of 4 sources"});
-  add_reply(TermTaken{term, {term, 4}});
+  add_reply(TermTaken{term, {term, 4}, {Epoch{1}, 3}});
   add_reply(VersionSeen{version});
   add_reply(VersionRefused{{term, 4}, true, "taken"});
   add_reply(ChannelsListed{{{object(1), version, true, {reader, reader}}, {}}});

@@ -95,7 +95,8 @@ void ChannelHome::admit(const ObjectId& id, Entry& entry, NodeId from,
                         const ChannelQuestion& question) {
   const bool begins = question.ask != ChannelAsk::kLatest && entry.is_blank();
   if (begins && engine_.channels.live_count() >= engine_.config.channels_max) {
-    return answer(id, entry, {from, question.ticket, question.ask, {}, {}}, ChannelOutcome::kFull);
+    return answer(id, entry, {from, question.ticket, question.ask, {}, {}, {}},
+                  ChannelOutcome::kFull);
   }
   switch (question.ask) {
     case ChannelAsk::kTakeTerm:
@@ -103,7 +104,7 @@ void ChannelHome::admit(const ObjectId& id, Entry& entry, NodeId from,
     case ChannelAsk::kPublish:
       return admit_version(id, entry, from, question);
     case ChannelAsk::kLatest:
-      entry.asked.push_back({from, question.ticket, question.ask, {}, {}});
+      entry.asked.push_back({from, question.ticket, question.ask, {}, {}, {}});
   }
 }
 
@@ -113,16 +114,16 @@ void ChannelHome::take_term(const ObjectId&, Entry& entry, NodeId from,
                             const ChannelQuestion& question) {
   Given& given = entry.given[from];
   if (given.ticket != question.ticket || given.term == Term{}) {
-    given = {question.ticket, {engine_.peers.view().epoch(), ++terms_given_}};
+    given = {question.ticket, {engine_.peers.view().epoch(), ++terms_given_}, entry.term};
     entry.term = given.term;
   }
-  entry.asked.push_back({from, question.ticket, question.ask, given.term, {}});
+  entry.asked.push_back({from, question.ticket, question.ask, given.term, {}, given.before});
 }
 
 void ChannelHome::admit_version(const ObjectId& id, Entry& entry, NodeId from,
                                 const ChannelQuestion& question) {
   const Version& version = question.version;
-  const Question asked{from, question.ticket, question.ask, {}, version.number};
+  const Question asked{from, question.ticket, question.ask, {}, version.number, {}};
   if (!version.exists() || !is_given(version.number.term)) {
     return answer(id, entry, asked, ChannelOutcome::kNotGiven);
   }
@@ -183,8 +184,11 @@ void ChannelHome::end_round(const ObjectId& id, Entry& entry) {
 
 void ChannelHome::answer(const ObjectId& id, const Entry& entry, const Question& question,
                          ChannelOutcome outcome) {
-  ChannelAnswer said{id, question.ticket, outcome, entry.term, entry.visible};
-  if (question.ask == ChannelAsk::kTakeTerm) said.term = question.term;
+  ChannelAnswer said{id, question.ticket, outcome, entry.term, entry.visible, {}};
+  if (question.ask == ChannelAsk::kTakeTerm) {
+    said.term = question.term;
+    said.before = question.before;
+  }
   if (outcome != ChannelOutcome::kDone) said.newest = entry.newest;
   if (question.ask != ChannelAsk::kLatest) said.newest.payload.clear();
   engine_.outgoing.send(question.from, std::move(said));

@@ -50,10 +50,12 @@ class ChannelHome {
     ChannelAsk ask = ChannelAsk::kTakeTerm;
     Term term;              // taken
     VersionNumber version;  // to publish
+    Term before;            // the term before `term`
   };
   struct Given {  // the last term that a member has taken
     std::uint64_t ticket = 0;
     Term term;
+    Term before;  // the newest one by then
   };
   struct Entry {
     Term term;

@@ -321,7 +321,8 @@ void Channels::reply(const ObjectId& id, const Channel& channel, const Question&
                                             " channels; unpublish some of them"});
   }
   if (question.ask == ChannelAsk::kTakeTerm) {
-    return engine_.outgoing.reply(waiter, TermTaken{answer.term, answer.newest.number});
+    return engine_.outgoing.reply(waiter,
+                                  TermTaken{answer.term, answer.newest.number, answer.before});
   }
   if (question.ask == ChannelAsk::kLatest) {
     const bool is_newer = channel.visible.number > question.newer_than;

@@ -412,7 +412,7 @@ TEST_F(ChannelLies, NeitherATermOfTheFutureNorAnOfferOfAnotherMemberCounts) {
        ChannelClaim{id_, {Epoch{900}, 1}, {{{Epoch{900}, 1}, 4}, false, "no"}, true, {}});
   hear(NodeId{2}, VersionOffer{id_, 1, {Epoch{1}, 1}, {{{Epoch{1}, 1}, 4}, false, "no"}, false});
   hear(NodeId{2}, VersionNews{id_, {{{Epoch{1}, 1}, 4}, false, "no"}});
-  hear(NodeId{2}, ChannelAnswer{id_, 1, ChannelOutcome::kDone, {}, {}});
+  hear(NodeId{2}, ChannelAnswer{id_, 1, ChannelOutcome::kDone, {}, {}, {}});
   EXPECT_EQ(engine_.stats().channels, 0U);
   hear(NodeId{3}, ChannelQuestion{id_, 1, ChannelAsk::kTakeTerm, {}});
   for (const VersionOffer& offer : said<VersionOffer>()) {
