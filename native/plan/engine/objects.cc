@@ -418,6 +418,27 @@ void Objects::free_retired(const ObjectId& id, Incarnation incarnation) {
   retired_.erase(first, last);
 }
 
+std::optional<Extent> Objects::pin_whole(const Attempt& attempt, std::uint64_t size_bytes) {
+  LocalObject* const found = find(attempt.object);
+  if (found != nullptr && found->is_complete() && found->is_final() &&
+      found->incarnation == attempt.incarnation && found->meta.size_bytes == size_bytes) {
+    ++found->pins[kThisNode];
+    note_use(attempt.object);
+    return found->extent;
+  }
+  const auto [first, last] = retired_.equal_range({attempt.object, attempt.incarnation});
+  const auto mapped = std::find_if(first, last, [&](const auto& each) {
+    const Retired& range = each.second;
+    const auto is_client = [](const auto& pin) { return pin.first != kThisNode; };
+    // Only a whole object is mapped, except by its writer.
+    return range.extent.size_bytes == size_bytes && !range.writer &&
+           std::ranges::any_of(range.pins, is_client);
+  });
+  if (mapped == last) return std::nullopt;
+  ++mapped->second.pins[kThisNode];
+  return mapped->second.extent;
+}
+
 void Objects::unpin(const ObjectId& id, Incarnation incarnation, ClientId client, Pins which) {
   const auto take = [&](std::map<ClientId, std::uint32_t>& pins) {
     const auto pin = pins.find(client);

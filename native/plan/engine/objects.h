@@ -73,6 +73,9 @@ class Objects {
   void fail_without_room(const ObjectId& name, const std::string& text);
   void release_range(Extent range);  // once no closed receive may write there
   void note_use(const ObjectId& id);
+  // Pins all bytes of an attempt for this node, and returns their range; nullopt if they are not
+  // here. Bytes that were deleted are here as long as a client maps them.
+  [[nodiscard]] std::optional<Extent> pin_whole(const Attempt& attempt, std::uint64_t size_bytes);
   void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, Pins which);
   [[nodiscard]] bool is_evictable(const ObjectId& id, const LocalObject& object) const;
   [[nodiscard]] std::optional<Rank> eviction_rank(const ObjectId& id,

@@ -33,39 +33,34 @@ void Rebuilds::handle_rebuild(const Waiter& waiter, const RebuildCommand& comman
         waiter, Error{Code::kInvalidArgument,
                       "rebuild of object " + short_name(command.object) + ": " + fault});
   }
-  if (may_begin(command)) begin(command);
+  if (may_begin(command)) {
+    const auto base = engine_.objects.pin_whole(command.base, command.meta.size_bytes);
+    if (base) begin(command, *base);
+  }
   engine_.objects.handle_get(waiter, GetCommand{command.object, true});
 }
 
 // A small object comes in one message. An object that is here, wanted or folded comes by itself.
 bool Rebuilds::may_begin(const RebuildCommand& command) const {
   const ObjectId& id = command.object;
-  const std::uint64_t size_bytes = command.meta.size_bytes;
-  if (size_bytes <= engine_.config.inline_bytes_max) return false;
+  if (command.meta.size_bytes <= engine_.config.inline_bytes_max) return false;
   const LocalObject* object = engine_.objects.find(id);
   if (object != nullptr && (object->has_bytes() || object->is_wanted())) return false;
-  if (engine_.inventory.is_waiting(id) || engine_.folds.is_folding(id) ||
-      engine_.calls.is_planned_here(id) || engine_.keeping.is_deleted(id, command.incarnation)) {
-    return false;
-  }
-  const LocalObject* base = engine_.objects.find(command.base.object);
-  return base != nullptr && base->is_complete() && base->is_final() &&
-         base->incarnation == command.base.incarnation && base->meta.size_bytes == size_bytes;
+  return !engine_.inventory.is_waiting(id) && !engine_.folds.is_folding(id) &&
+         !engine_.calls.is_planned_here(id) && !engine_.keeping.is_deleted(id, command.incarnation);
 }
 
-void Rebuilds::begin(const RebuildCommand& command) {
+// The base has a pin of this node already.
+void Rebuilds::begin(const RebuildCommand& command, Extent base) {
   const RebuildId id{++last_.value};
   const Instant until = engine_.now + longest_rebuild(engine_.config);
   engine_.objects.make(command.object)
       .begin({command.incarnation, TargetEpoch{0}}, command.meta, Keep::kCopy, Finality::kFinal);
-  LocalObject& base = engine_.objects.at(command.base.object);
-  ++base.pins[kThisNode];
-  engine_.objects.note_use(command.base.object);
   all_.emplace(id, Rebuild{.object = command.object,
                            .incarnation = command.incarnation,
                            .crc32c = command.crc32c,
                            .until = until,
-                           .base = *base.extent,
+                           .base = base,
                            .deltas = std::vector<std::optional<Extent>>(command.deltas.size()),
                            .target = {},
                            .pinned = {command.base}});

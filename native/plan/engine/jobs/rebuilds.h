@@ -65,7 +65,7 @@ class Rebuilds {
   using ById = std::map<RebuildId, Rebuild>;
 
   [[nodiscard]] bool may_begin(const RebuildCommand& command) const;
-  void begin(const RebuildCommand& command);
+  void begin(const RebuildCommand& command, Extent base);
   void take_answer(const Asked& asked, const Reply& reply);
   void order_step(RebuildId id, Rebuild& rebuild);
   void finish(ById::iterator it);

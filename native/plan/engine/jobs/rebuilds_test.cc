@@ -298,6 +298,28 @@ TEST_F(Rebuilding, GoesOnWhenItsBaseOrADeltaIsDeleted) {
   EXPECT_LT(engine_.stats().arena_bytes_used, 2 * kSize) << "the base and the delta have gone";
 }
 
+// A reader that holds an old version makes the newest one of it, although the old one was deleted.
+TEST_F(Rebuilding, BeginsOnABaseThatWasDeletedWhileAClientMapsIt) {
+  ask(GetCommand{base_, true});
+  ask(DeleteCommand{base_, {}});
+  take();
+  const RebuildJob job = begin();
+  EXPECT_EQ(job.base.size_bytes, kSize);
+  ask(ReleaseCommand{base_, Incarnation{1}});
+  EXPECT_GE(engine_.stats().arena_bytes_used, 2 * kSize) << "the rebuild has a pin of its own";
+  answer(job, true);
+  EXPECT_EQ(take().fetched(), 1U);
+  ask(ReleaseCommand{whole_, Incarnation{1}});
+  EXPECT_LT(engine_.stats().arena_bytes_used, 2 * kSize);
+}
+
+TEST_F(Rebuilding, DoesNotBeginOnABaseThatWasDeletedAndThatNoClientMaps) {
+  ask(DeleteCommand{base_, {}});
+  take();
+  ask(recipe());
+  EXPECT_TRUE(take().asks());
+}
+
 TEST_F(Rebuilding, OfADrainingNodeGoesOn) {
   const RebuildJob job = begin();
   ask(DrainCommand{});
