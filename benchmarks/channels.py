@@ -31,7 +31,7 @@ from cluster import Cluster, why_impossible
 from figures import Figure, print_figures
 from meters import machine
 
-from hoplite_ray.channels.names import name_channel, name_object
+from hoplite_ray.channel.names import name_channel, name_object
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.store import Store
 

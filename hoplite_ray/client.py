@@ -18,6 +18,7 @@ from hoplite_ray.errors import InvalidArgumentError, NodeLostError, UnusableAfte
 from hoplite_ray.listener import Listener, detach
 from hoplite_ray.pending import (
     FULL_HINT,
+    SEAL_HINT,
     SILENT_HINT,
     Pending,
     PendingPut,
@@ -121,6 +122,30 @@ class StoreClient:
             decode=Range(self._usable, self._listener, object_id, template, request).mapped,
         )
 
+    def begin_reserve(self, object_id: bytes, layout: Layout) -> Pending[Any]:
+        """Start to reserve memory for a large object; returns it as a buffer to be written."""
+        client = self._usable()
+        request = client.reserve(
+            checked_id(object_id), 1, layout.to_bytes(), layout.parts, layout.size_bytes
+        )
+        return Pending(
+            self._listener,
+            request,
+            what=f"reservation for object {short_name(object_id)} ({layout.size_bytes} bytes)",
+            hint=FULL_HINT,
+            decode=lambda nothing: self._usable().map(request),
+        )
+
+    def begin_seal(self, object_id: bytes, reserved: _native.Unsealed) -> Pending[None]:
+        """Start to let all nodes read memory that was reserved, of which all bytes are written."""
+        return Pending(
+            self._listener,
+            reserved.seal(),
+            what=f"seal of object {short_name(object_id)}",
+            hint=SEAL_HINT,
+            decode=lambda nothing: None,
+        )
+
     def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[ReceivedObject]:
         """Start a get.
 
@@ -152,6 +177,12 @@ class StoreClient:
             deltas=recipe.deltas,
         )
         return self._pending_get(object_id, request, _decode_received)
+
+    def begin_view(self, object_id: bytes) -> Pending[_native.Fetched]:
+        """Start a get of an object that was put, as memory with its description."""
+        object_id = checked_id(object_id)
+        request = self._usable().get(object_id, True)
+        return self._pending_get(object_id, request, lambda fetched: fetched)
 
     def begin_get_bytes(self, object_id: bytes) -> Pending[bytes]:
         """Start a get of the bytes alone of an object that was put."""
@@ -442,4 +473,5 @@ def _read_encoded(fetched: Any) -> codec.Encoded:
 
 
 def _decode_received(fetched: Any) -> ReceivedObject:
-    return ReceivedObject(codec.decode(fetched.layout, fetched), fetched.incarnation)
+    value = codec.decode(fetched.layout, fetched)
+    return ReceivedObject(value, fetched.incarnation, fetched.layout)

@@ -162,10 +162,11 @@ class Pending(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedObject:
-    """A received object: its value, and the incarnation of its bytes."""
+    """A received object: its value, the incarnation of its bytes, and the bytes of its layout."""
 
     value: Any
     incarnation: int
+    layout: bytes
 
 
 class PendingPut(Pending[None]):

@@ -32,6 +32,7 @@ class Publishing:
         version: int | None = None,
         keep: int = 2,
         copies: int = 1,
+        delta: bool = True,
         timeout_s: float | None = None,
     ) -> int:
         """Publish a value as the newest version of a channel, for readers on every node.
@@ -47,19 +48,25 @@ class Publishing:
                  keep: versions to keep. Memory for one more is needed while it publishes.
                  copies: nodes that keep each version, 1 to 3. A copy whose node dies is made again
                  while another lives. Where there are fewer nodes, all of them keep it.
+                 delta: False to send every version whole. Otherwise readers that have an older
+                 version get what has changed since, where that is at most half of the bytes. The
+                 deltas need memory of half a version.
                  timeout_s: seconds to wait; None waits without a limit.
         Returns: the version, when every node can read it.
         Raises:  InvalidArgumentError for a version that does not ascend, or a value that no object
                  can hold; VersionRefusedError if another process has taken the channel;
                  StoreFullError; GetTimeoutError, after which it may still become visible.
-        Cost:    a copy of the bytes, and two messages to each other node; with `copies` the bytes
-                 over the link of each further node, which a reader's node has received anyway.
+        Cost:    a copy of the bytes, which also compares them with the version before if both have
+                 one layout; and two messages to each other node. With `copies` the bytes go over
+                 the link of each further node, which a reader's node has received anyway.
         Example:
 
             assert store.publish("policy", np.zeros(4)) == 1
             assert store.latest("policy").value.sum() == 0
         """
-        return self._channels.publish(_NAMESPACE, name, value, version, keep, copies, timeout_s)
+        return self._channels.publish(
+            _NAMESPACE, name, value, version, keep, copies, delta, timeout_s
+        )
 
     async def publish_async(
         self,
@@ -69,11 +76,12 @@ class Publishing:
         version: int | None = None,
         keep: int = 2,
         copies: int = 1,
+        delta: bool = True,
         timeout_s: float | None = None,
     ) -> int:
         """Like `publish`, but awaitable; cancelling it may leave a version that becomes visible."""
         return await self._channels.publish_async(
-            _NAMESPACE, name, value, version, keep, copies, timeout_s
+            _NAMESPACE, name, value, version, keep, copies, delta, timeout_s
         )
 
     def latest(

@@ -46,10 +46,13 @@ class Channels:
         version: int | None,
         keep: int,
         copies: int,
+        delta: bool,
         timeout_s: float | None,
     ) -> int:
         """Publish a value; returns its version."""
-        return run(*self._begin_publish(namespace, name, value, version, keep, copies, timeout_s))
+        return run(
+            *self._begin_publish(namespace, name, value, version, keep, copies, delta, timeout_s)
+        )
 
     async def publish_async(
         self,
@@ -59,10 +62,11 @@ class Channels:
         version: int | None,
         keep: int,
         copies: int,
+        delta: bool,
         timeout_s: float | None,
     ) -> int:
         """Like `publish`, but awaitable."""
-        begun = self._begin_publish(namespace, name, value, version, keep, copies, timeout_s)
+        begun = self._begin_publish(namespace, name, value, version, keep, copies, delta, timeout_s)
         return await run_async(*begun)
 
     def latest(
@@ -112,6 +116,7 @@ class Channels:
         version: int | None,
         keep: int,
         copies: int,
+        delta: bool,
         timeout_s: float | None,
     ) -> tuple[Steps[int], float | None]:
         if version is not None and (type(version) is not int or version < 1):
@@ -123,10 +128,13 @@ class Channels:
                 f"copies is {copies!r}; it is the number of nodes that keep each version, 1 to "
                 f"{_native.COPIES_MAX}"
             )
+        if type(delta) is not bool:
+            raise InvalidArgumentError(f"delta is {delta!r}; it is True or False")
         deadline, encoded = deadline_in(timeout_s), encode(value)
         publisher = self._publisher(namespace, name)
         store = self._connect(deadline)
-        return publisher.publish(store, encoded, version, keep, copies), deadline
+        steps = publisher.publish(store, encoded, version, keep, copies, delta=delta)
+        return steps, deadline
 
     def _begin_latest(
         self, namespace: str, name: str, newer_than: int | None, timeout_s: float | None

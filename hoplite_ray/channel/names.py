@@ -26,6 +26,11 @@ def name_object(channel: bytes, number: VersionNumber) -> bytes:
     return _digest(channel, *(each.to_bytes(8, "little") for each in number))
 
 
+def name_delta(channel: bytes, number: VersionNumber) -> bytes:
+    """Return the id of the object with the delta that makes a version of the one before it."""
+    return _digest(b"delta", name_object(channel, number))
+
+
 def checked_name(name: Any) -> str:
     """Return `name` as it is. Raises: InvalidArgumentError unless it can name a channel."""
     if isinstance(name, str) and 0 < len(name.encode()) <= _NAME_BYTES_MAX:

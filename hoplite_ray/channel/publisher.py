@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from hoplite_ray.channel.names import name_object
+from hoplite_ray.channel.names import name_delta, name_object
+from hoplite_ray.channel.putting import put_beside
 from hoplite_ray.channel.record import Origin, Record
 from hoplite_ray.channel.steps import Steps
+from hoplite_ray.channel.trail import Trail
 from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import (
     DuplicateObjectError,
@@ -24,9 +27,24 @@ from hoplite_ray.errors import (
     VersionRefusedError,
 )
 from hoplite_ray.values.codec import Encoded
+from hoplite_ray.values.deltas import choose_limit_bytes
+from hoplite_ray.values.recipe import Delta
 from hoplite_ray.values.versions import NO_VERSION, TakenTerm, VersionNumber
 
 _TERMS_BEGUN_MAX = 16  # terms without a visible version that a publisher clears away behind others
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """The newest version of this publisher, which the next one may be compared with."""
+
+    object_id: bytes
+    layout: bytes
+    node: tuple[int, int]  # that has it: its id and incarnation
+
+    def is_like(self, other: _Base) -> bool:
+        """Return True if both have one layout, and one node has both."""
+        return (self.layout, self.node) == (other.layout, other.node)
 
 
 class Publisher:
@@ -47,12 +65,21 @@ class Publisher:
         self._version = 0  # of the newest
         self._ordinal = 0  # of the newest, among all versions of the channel
         self._kept: list[VersionNumber] = []  # whose objects exist, ascending
+        self._base: _Base | None = None
+        self._trail = Trail()  # of the newest
 
     def publish(
-        self, store: StoreClient, value: Encoded, version: int | None, keep: int, copies: int
+        self,
+        store: StoreClient,
+        value: Encoded,
+        version: int | None,
+        keep: int,
+        copies: int,
+        *,
+        delta: bool,
     ) -> Steps[int]:
         """Publish a value; returns its version. One publish at a time is under way."""
-        return self._in_turn(lambda: self._publish(store, value, version, keep, copies))
+        return self._in_turn(lambda: self._publish(store, value, version, keep, copies, delta))
 
     def end(self, store: StoreClient) -> Steps[None]:
         """Unpublish: no version can be read any more; the next one is the first again."""
@@ -71,7 +98,13 @@ class Publisher:
             turn.set_result(None)
 
     def _publish(
-        self, store: StoreClient, value: Encoded, version: int | None, keep: int, copies: int
+        self,
+        store: StoreClient,
+        value: Encoded,
+        version: int | None,
+        keep: int,
+        copies: int,
+        with_delta: bool,
     ) -> Steps[int]:
         if not self._has_term:
             yield from self._take_term(store)
@@ -83,24 +116,56 @@ class Publisher:
             )
         number = self._next()
         try:
-            yield from _put(store, name_object(self._channel, number), value, copies)
+            delta = yield from self._put(store, number, value, copies, with_delta)
             kept = self._kept[max(len(self._kept) - keep + 1, 0) :]
             dropped = self._kept[: len(self._kept) - len(kept)]
             size_bytes = value.layout.size_bytes
             origin = Origin(self._namespace, self._name, self._ordinal + 1, store.node_id)
-            record = Record(chosen, time.time(), size_bytes, tuple(kept), tuple(dropped), origin)
+            trail = self._trail.add(delta, size_bytes) if delta else self._trail.end()
+            numbers = tuple(kept), tuple(dropped)
+            record = Record(chosen, time.time(), size_bytes, *numbers, origin, trail)
             yield store.publish_version(self._channel, number.term, number.n, record.encode())
         except BaseException as error:
             self._has_term = False
             # Only the next publisher deletes a version that is not there yet.
             if isinstance(error, (VersionRefusedError, ObjectLostError, DuplicateObjectError)):
                 yield from self._delete(store, [number])
+                yield from self._delete_deltas(store, [number])
                 raise self._taken_error() from error
             raise
         self._newest, self._version, self._kept = number, chosen, [*kept, number]
         self._ordinal += 1
+        self._trail = trail
         yield from self._delete(store, dropped)
+        yield from self._delete_deltas(store, trail.list_dropped(number))
         return chosen
+
+    def _put(
+        self,
+        store: StoreClient,
+        number: VersionNumber,
+        value: Encoded,
+        copies: int,
+        with_delta: bool,
+    ) -> Steps[Delta | None]:
+        """Put a version on so many nodes, and its delta from the one before, if there may be one."""
+        object_id, layout = name_object(self._channel, number), value.layout.to_bytes()
+        node = store.node_id, store.node_incarnation
+        before, self._base = self._base, _Base(object_id, layout, node)
+        base = None
+        is_worth_it = with_delta and choose_limit_bytes(value.layout.size_bytes) > 0
+        if is_worth_it and before is not None and before.is_like(self._base):
+            with suppress(ObjectLostError):
+                base = yield store.begin_view(before.object_id)
+        if base is None:
+            yield from _put_whole(store, object_id, value, copies)
+            return None
+        delta = yield from put_beside(
+            store, object_id, value, base, name_delta(self._channel, number)
+        )
+        if copies > 1:
+            yield store.begin_keep(object_id, copies=copies)
+        return delta
 
     def _end(self, store: StoreClient) -> Steps[None]:
         yield from self._take_term(store)
@@ -125,17 +190,21 @@ class Publisher:
             0,
             [],
         )
-        self._ordinal = 0
+        self._ordinal, self._base, self._trail = 0, None, Trail()
         if newest is not None and newest.number.term > taken.term:  # what it begins is not ours
             raise self._taken_error()
         left = _list_begun(taken, NO_VERSION if newest is None else newest.number)
+        deltas = list(left)
         if newest is not None:
             if not newest.is_end:
                 record = Record.decode(newest.payload)
                 self._version, self._kept = record.version, [*record.kept, newest.number]
                 self._ordinal = record.origin.ordinal
                 left += record.dropped
+                deltas += record.trail.list_dropped(newest.number)
+                deltas += record.trail.list_kept(newest.number)
         yield from self._delete(store, left)
+        yield from self._delete_deltas(store, deltas)
         self._has_term = True
 
     def _next(self) -> VersionNumber:
@@ -146,6 +215,12 @@ class Publisher:
         for number in numbers:
             with suppress(HopliteError):
                 yield store.begin_delete(name_object(self._channel, number))
+
+    def _delete_deltas(self, store: StoreClient, numbers: list[VersionNumber]) -> Steps[None]:
+        """Like `_delete`, for the deltas of versions."""
+        for number in numbers:
+            with suppress(HopliteError):
+                yield store.begin_delete(name_delta(self._channel, number))
 
     def _taken_error(self) -> VersionRefusedError:
         return VersionRefusedError(
@@ -168,7 +243,7 @@ def _list_begun(taken: TakenTerm, newest: VersionNumber) -> list[VersionNumber]:
     return begun + [VersionNumber(before.epoch, counter, 1) for counter in counters]
 
 
-def _put(store: StoreClient, object_id: bytes, value: Encoded, copies: int) -> Steps[None]:
+def _put_whole(store: StoreClient, object_id: bytes, value: Encoded, copies: int) -> Steps[None]:
     """Put a value, and wait until that many nodes keep it."""
     put = store.begin_put(object_id, value)
     copied = store.begin_keep(object_id, copies=copies) if copies > 1 else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
+from hoplite_ray.channel.trail import Trail
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values.versions import VERSION_BYTES_MAX, VersionNumber
 
@@ -36,6 +37,7 @@ class Record:
     kept:        numbers of the older versions that can be read, ascending.
     dropped:     numbers of those that this version's publisher deletes.
     origin:      what `hoplite_ray.channels` and `hoplite-ray top` tell of it.
+    trail:       the deltas that lead to it.
     """
 
     version: int
@@ -44,6 +46,7 @@ class Record:
     kept: tuple[VersionNumber, ...] = ()
     dropped: tuple[VersionNumber, ...] = ()
     origin: Origin = Origin()
+    trail: Trail = field(default_factory=Trail)
 
     def encode(self) -> bytes:
         """Return the record's bytes.
@@ -51,7 +54,7 @@ class Record:
         Raises:  InvalidArgumentError if they are more than a channel's home keeps.
         """
         fields = [_FORMAT, self.version, self.time_s, self.size_bytes, self.kept, self.dropped]
-        fields.append(astuple(self.origin))
+        fields += [astuple(self.origin), self.trail.to_fields()]
         encoded = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
         if len(encoded) > VERSION_BYTES_MAX:
             raise InvalidArgumentError(
@@ -68,12 +71,12 @@ class Record:
         Raises:  InvalidArgumentError if another release of hoplite_ray made it.
         """
         try:
-            form, version, time_s, size_bytes, kept, dropped, origin = json.loads(payload)
+            form, version, time_s, size_bytes, kept, dropped, origin, trail = json.loads(payload)
             if form != _FORMAT:
                 raise ValueError(f"its format is {form!r}, and {_FORMAT} is known")
             numbers = [tuple(VersionNumber(*each) for each in listed) for listed in (kept, dropped)]
             whole = (int(version), float(time_s), int(size_bytes))
-            return cls(*whole, *numbers, origin=Origin(*origin))
+            return cls(*whole, *numbers, Origin(*origin), Trail.from_fields(trail))
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(
                 f"record {payload[:60]!r} of a channel is none of this release ({error}); run one "

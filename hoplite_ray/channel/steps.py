@@ -6,8 +6,9 @@ A generator yields a step, and is sent the step's result or thrown its error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from hoplite_ray.base.steps import drive, drive_async
@@ -17,7 +18,17 @@ from hoplite_ray.values.deadlines import left_s
 
 T = TypeVar("T")
 
-Step: TypeAlias = "Pending[Any] | Future[None]"
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A step with a time limit of its own, beside that of its operation."""
+
+    pending: Pending[Any]
+    limit_s: float
+
+
+# A function is work of this process, which an awaitable twin does on another thread.
+Step: TypeAlias = "Pending[Any] | Within | Future[None] | Callable[[], Any]"
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
@@ -27,6 +38,10 @@ def run(steps: Steps[T], deadline: float | None) -> T:
     def do(step: Step) -> Any:
         if isinstance(step, Pending):
             return step.result(left_s(deadline))
+        if isinstance(step, Within):
+            return step.pending.result(_limit(step, deadline))
+        if callable(step):
+            return step()
         try:
             return step.result(left_s(deadline))
         except TimeoutError:
@@ -41,6 +56,10 @@ async def run_async(steps: Steps[T], deadline: float | None) -> T:
     async def do(step: Step) -> Any:
         if isinstance(step, Pending):
             return await step.result_async(left_s(deadline))
+        if isinstance(step, Within):
+            return await step.pending.result_async(_limit(step, deadline))
+        if callable(step):
+            return await asyncio.to_thread(step)
         try:
             async with asyncio.timeout(left_s(deadline)):
                 return await asyncio.wrap_future(step)
@@ -48,6 +67,11 @@ async def run_async(steps: Steps[T], deadline: float | None) -> T:
             raise _turn_error() from None
 
     return await drive_async(steps, do)
+
+
+def _limit(step: Within, deadline: float | None) -> float:
+    left = left_s(deadline)
+    return step.limit_s if left is None else min(step.limit_s, left)
 
 
 def _turn_error() -> GetTimeoutError:

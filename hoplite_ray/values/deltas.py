@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from hoplite_ray import _native
-from hoplite_ray.values.dtypes import NATIVE, OPAQUE, element_bytes
+from hoplite_ray.values.dtypes import NATIVE, OPAQUE, SAME, element_bytes
 from hoplite_ray.values.layout import Layout
 
 if TYPE_CHECKING:
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 # Beyond half of the bytes a delta saves less time than its copy and its base cost (decision 41).
 SHARE_MAX = 0.5
 
-_WIDTHS = {OPAQUE: 1} | {number: element_bytes("numpy", name) for name, number in NATIVE.items()}
+DELTAS_MAX = 32  # of one pass: kDeltasPerPassMax
+
+_WIDTHS = {OPAQUE: 1, SAME: 1} | {
+    number: element_bytes("numpy", name) for name, number in NATIVE.items()
+}
 
 
 def list_ranges(layout: Layout) -> list[tuple[int, int]]:
@@ -85,7 +89,7 @@ def find_delta(
 def apply_deltas(deltas: Sequence[Buffer], base: Buffer, target: Buffer) -> None:
     """Rebuild a value from its base and the deltas after it, in one pass: the last delta wins.
 
-    Args:    deltas: of consecutive values, the oldest first; at most 32.
+    Args:    deltas: of consecutive values, the oldest first; at most DELTAS_MAX.
              base: the bytes of the value that the first delta was made for.
              target: writable memory of the same size: `base` itself, or none of its bytes.
     Raises:  InvalidArgumentError if a delta is corrupt, or is made for another base; then `target`

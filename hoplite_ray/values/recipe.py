@@ -16,6 +16,15 @@ class Attempt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Delta:
+    """What a reader needs to know of a delta to make a `Recipe`."""
+
+    size_bytes: int
+    crc32c: int  # of the bytes that it leads to
+    block_bytes: int  # into which all nodes cut the object of these bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """A base that a node may have, and the deltas that lead from it to an object.
 

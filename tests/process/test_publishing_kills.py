@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hoplite_ray.channels.names import name_channel
+from hoplite_ray.channel.names import name_channel
 from tests.process.channel_players import CHANNEL, COPIES, Player, check, value_of
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes
 

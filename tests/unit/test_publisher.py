@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoplite_ray.channels.publisher import _TERMS_BEGUN_MAX, _list_begun
+from hoplite_ray.channel.publisher import _TERMS_BEGUN_MAX, _list_begun
 from hoplite_ray.values.versions import NO_VERSION, TakenTerm, Term, VersionNumber
 
 NEWEST = VersionNumber(5, 2, 7)

@@ -25,6 +25,7 @@ def publish(
     version: int | None = None,
     keep: int = 2,
     copies: int = 1,
+    delta: bool = True,
     namespace: str | None = None,
     timeout_s: float | None = None,
 ) -> int:
@@ -41,6 +42,9 @@ def publish(
              keep: versions to keep. Memory for one more is needed while it publishes.
              copies: nodes that keep each version, 1 to 3. A copy whose node dies is made again
              while another lives. Where there are fewer nodes, all of them keep it.
+             delta: False to send every version whole. Otherwise readers that have an older version
+             get what has changed since, where that is at most half of the bytes. The deltas need
+             memory of half a version.
              namespace: of Ray, in which the channel is; None takes this job's. Jobs that don't name
              theirs have one each.
              timeout_s: seconds to wait; None waits without a limit.
@@ -48,8 +52,9 @@ def publish(
     Raises:  InvalidArgumentError for a version that does not ascend, or naming the part of `value`
              that can't be stored; VersionRefusedError if another process has taken the channel;
              StoreFullError; GetTimeoutError, after which it may still become visible.
-    Cost:    a copy of the bytes, and two messages to each other node; with `copies` the bytes over
-             the link of each further node, which a reader's node has received anyway.
+    Cost:    a copy of the bytes, which also compares them with the version before if both have one
+             layout; and two messages to each other node. With `copies` the bytes go over the link
+             of each further node, which a reader's node has received anyway.
     Example:
 
         assert hop.publish("policy", {"layer": np.zeros(4)}) == 1
@@ -58,7 +63,9 @@ def publish(
     """
     space = _choose(namespace)
     return _retry(
-        lambda channels: channels.publish(space, name, value, version, keep, copies, timeout_s)
+        lambda channels: channels.publish(
+            space, name, value, version, keep, copies, delta, timeout_s
+        )
     )
 
 
@@ -69,6 +76,7 @@ async def publish_async(
     version: int | None = None,
     keep: int = 2,
     copies: int = 1,
+    delta: bool = True,
     namespace: str | None = None,
     timeout_s: float | None = None,
 ) -> int:
@@ -76,7 +84,7 @@ async def publish_async(
     space = _choose(namespace)
     return await _retry_async(
         lambda channels: channels.publish_async(
-            space, name, value, version, keep, copies, timeout_s
+            space, name, value, version, keep, copies, delta, timeout_s
         )
     )
 
