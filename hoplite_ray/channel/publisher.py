@@ -148,7 +148,7 @@ class Publisher:
         copies: int,
         with_delta: bool,
     ) -> Steps[Delta | None]:
-        """Put a version on so many nodes, and its delta from the one before, if there may be one."""
+        """Put a version on so many nodes, and its delta from the one before, if it may have one."""
         object_id, layout = name_object(self._channel, number), value.layout.to_bytes()
         node = store.node_id, store.node_incarnation
         before, self._base = self._base, _Base(object_id, layout, node)

@@ -74,9 +74,15 @@ class Record:
             form, version, time_s, size_bytes, kept, dropped, origin, trail = json.loads(payload)
             if form != _FORMAT:
                 raise ValueError(f"its format is {form!r}, and {_FORMAT} is known")
-            numbers = [tuple(VersionNumber(*each) for each in listed) for listed in (kept, dropped)]
-            whole = (int(version), float(time_s), int(size_bytes))
-            return cls(*whole, *numbers, Origin(*origin), Trail.from_fields(trail))
+            return cls(
+                int(version),
+                float(time_s),
+                int(size_bytes),
+                tuple(VersionNumber(*each) for each in kept),
+                tuple(VersionNumber(*each) for each in dropped),
+                Origin(*origin),
+                Trail.from_fields(trail),
+            )
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(
                 f"record {payload[:60]!r} of a channel is none of this release ({error}); run one "

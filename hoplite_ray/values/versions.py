@@ -22,6 +22,9 @@ class Term(NamedTuple):
     counter: int  # within the epoch, from 1 on
 
 
+NO_TERM = Term(0, 0)
+
+
 class VersionNumber(NamedTuple):
     """The place of a version in the order of its channel; `n` 0: no version."""
 
@@ -53,7 +56,7 @@ class TakenTerm:
 
     term: Term
     newest: VersionNumber  # visible by then; NO_VERSION: none
-    before: Term = Term(0, 0)  # the newest one by then; the default: none is known
+    before: Term = NO_TERM  # the newest one by then; the default: none is known
 
 
 @dataclass(frozen=True, slots=True)
