@@ -20,7 +20,7 @@ from hoplite_ray.values.dtypes import (
 )
 from hoplite_ray.values.layout import Layout, describe_parts
 from hoplite_ray.values.pausing import pause_collector
-from hoplite_ray.values.trees.columns import ALIGNMENT_BYTES, Columns, OfOneKind, align
+from hoplite_ray.values.trees.columns import ALIGNMENT_BYTES, Columns, OfOneKind
 from hoplite_ray.values.trees.tree import Parts, assemble, map_leaves
 
 if TYPE_CHECKING:
@@ -62,27 +62,23 @@ class Encoded(NamedTuple):
     data: list[memoryview]
 
 
-def encode(value: Any) -> Encoded:
+def encode(value: Any, *, ordered: bool = False) -> Encoded:
     """Encode a value without a copy, except that an array which is not in C order is copied once.
 
+    Args:    ordered: True if its arrays keep the order in which they are given.
     Raises:  InvalidArgumentError naming the part of the value that no object can hold.
     """
     if isinstance(value, np.ndarray):
-        return _encode(value)
+        return _encode(value, ordered)
     with pause_collector():
-        return _encode(value)
+        return _encode(value, ordered)
 
 
-def _encode(value: Any) -> Encoded:
+def _encode(value: Any, ordered: bool) -> Encoded:
     parts = Parts(value)
-    layout = describe_parts(parts)
-    columns = layout.columns
-    buffers = _view_leaves(parts, columns)
-    if layout.trailer:
-        end = columns.size_bytes
-        buffers.append(_PADDINGS[align(end) - end])
-        buffers.append(memoryview(layout.trailer))
-    return Encoded(layout, Buffers(buffers, parts.arrays))
+    layout = describe_parts(parts, ordered=ordered)
+    head = [memoryview(layout.head)] if layout.head else []
+    return Encoded(layout, Buffers([*head, *_view_leaves(parts, layout.columns)], parts.arrays))
 
 
 def _view_leaves(parts: Parts, columns: Columns) -> list[memoryview]:
@@ -176,10 +172,10 @@ def lay_out(template: Template, buffer: Buffer) -> Any:
     All other bytes of the object are written. REQUIRES: the buffer is as large as the object.
     """
     layout, memory = template.layout, memoryview(buffer)
+    memory[: len(layout.head)] = layout.head
     for offset, data in template.given:
-        memory[offset : offset + len(data)] = data
-    if layout.trailer:
-        memory[memory.nbytes - len(layout.trailer) :] = layout.trailer
+        start = layout.head_bytes + offset
+        memory[start : start + len(data)] = data
     return _decode(layout, memory)
 
 
@@ -196,13 +192,13 @@ def freeze_arrays(value: Any) -> None:
 def _decode(layout: Layout, memory: memoryview) -> Any:
     """Return the value over `memory`. The arrays keep the memory's owner, not `memory`."""
     if layout.leaf_count <= _PAUSED_FROM:
-        return _build(layout.read(memory), memory)
+        return _build(layout.read(memory), memory[layout.head_bytes :])
     with pause_collector():
-        return _build(layout.read(memory), memory)
+        return _build(layout.read(memory), memory[layout.head_bytes :])
 
 
 def _build(columns: Columns, memory: memoryview) -> Any:
-    """Return the value whose leaves have these bytes."""
+    """Return the value whose leaves have these bytes, which the head is no part of."""
     leaves: list[Any] = [None] * len(columns.numbers)
     for (kind, name), one in zip(columns.types, columns.kinds, strict=True):
         if kind == "numpy":
@@ -217,6 +213,22 @@ def _build(columns: Columns, memory: memoryview) -> Any:
             for index, leaf in zip(one.indices, made, strict=True):
                 leaves[index] = leaf
     return assemble(columns.tree, leaves)
+
+
+def make_leaf(columns: Columns, number: int, memory: memoryview) -> Any:
+    """Return one leaf over `memory`, the object's bytes behind the head.
+
+    Numpy refuses to write into an array of it; torch has no such tensors.
+    """
+    kind, name = columns.types[columns.numbers[number]]
+    one = OfOneKind([number], [columns.shapes[number]], [columns.offsets[number]])
+    if kind == "python":
+        return _make_plain(name, one, memory)[0]
+    if kind == "torch":
+        return _make_tensors(name, one, memory)[0]
+    (array,) = _make_arrays(numpy_dtype(name), one, memory)
+    array.flags.writeable = False
+    return array
 
 
 def _make_arrays(dtype: Any, those: OfOneKind, memory: memoryview) -> list[Any]:

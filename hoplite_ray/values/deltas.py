@@ -34,7 +34,7 @@ def list_ranges(layout: Layout) -> list[tuple[int, int]]:
 
     Example: a dict of a bfloat16 array of 64 elements and an int64 of 8: [(128, 2), (64, 8)].
     """
-    widths = ((_WIDTHS[dtype], size_bytes) for dtype, size_bytes in layout.parts)
+    widths = ((_WIDTHS.get(dtype, 1), size_bytes) for dtype, size_bytes in layout.parts)
     return [
         (sum(size_bytes for _, size_bytes in run), width)
         for width, run in groupby(widths, key=lambda part: part[0])

@@ -1,8 +1,9 @@
 """The layout of an object: a tree of leaves, the place of each leaf, and the number of bytes.
 
 In the object's bytes the leaves stand in order of dtype, so that the native core sees a few parts
-of one dtype each. The object's description has the layout's text, if that is short. A longer text
-is the last part of the object's bytes, the trailer, and the description has a short form of it.
+of one dtype each. An ordered value keeps the order in which its arrays were given. The object's
+description has the layout's text, if that is short. A longer text is the first part of the object's
+bytes, the head, and the description has a short form of it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from hoplite_ray.values.dtypes import (
 )
 from hoplite_ray.values.specs import describe_array
 from hoplite_ray.values.trees.columns import (
+    RUNS_MAX,
     TEXT_BYTES_MAX,
     Columns,
     Part,
@@ -45,7 +47,7 @@ _FLOATS = ("float32", "float64", "float16", "bfloat16", "float")
 OBJECT_ID_BYTES = 28  # as Ray's, so that a reference's id is an object's id
 
 LAYOUT_BYTES_MAX = 256 << 10  # kLayoutBytesMax of native/base/limits.h: of a description
-SHORT_BYTES_MAX = 1024  # a longer text is a trailer: handles and frames stay small (decision 40)
+SHORT_BYTES_MAX = 1024  # a longer text is a head: handles and frames stay small (decision 40)
 _KIND_LETTERS_MAX = 80  # of the name of a class, in a short form
 _DIGEST_BYTES = 16
 _LEVEL = 1  # of zlib: 12 times fewer bytes than the text, in 5 ms for 40,000 leaves
@@ -60,14 +62,14 @@ class Layout:
     The rest is in the object's bytes, and `read` takes it from there.
     """
 
-    __slots__ = ("_columns", "_digest", "_encoded", "kind", "leaf_count", "parts", "trailer")
+    __slots__ = ("_columns", "_digest", "_encoded", "head", "kind", "leaf_count", "parts")
 
     kind: str  # "numpy", "torch", or the name of the container or of the type
     leaf_count: int
     parts: list[
         Part
     ]  # the runs of one dtype in the object's bytes: pairs of native dtype and bytes
-    trailer: bytes  # the compressed text, which ends the object's bytes; empty if it is not known
+    head: bytes  # the compressed text and zeros, the first bytes; empty if it is not known
 
     def __init__(self, columns: Columns) -> None:
         """Describe these leaves.
@@ -77,7 +79,7 @@ class Layout:
         text = spell(columns)
         self._columns: Columns | None = columns
         self._digest = b""
-        self.trailer = b""
+        self.head = b""
         self.kind = _name_kind(columns)
         self.leaf_count = len(columns.numbers)
         self.parts = columns.parts
@@ -90,18 +92,21 @@ class Layout:
             )
         if len(text) > SHORT_BYTES_MAX and not is_array:
             self._digest = blake2b(text, digest_size=_DIGEST_BYTES).digest()
-            self.trailer = zlib.compress(text, _LEVEL)
-            self.parts = _add_part(columns.parts, (SAME, len(self.trailer)))
+            packed = zlib.compress(text, _LEVEL)
+            self.head = packed.ljust(align(len(packed)), b"\0")
+            self.parts = [(SAME, len(self.head)), *columns.parts]
             self._encoded = self._spell_short()
             _texts.add(self._digest, columns, len(text))
 
     @staticmethod
-    def of(value: Any) -> Layout:
+    def of(value: Any, *, ordered: bool = False, takes_specs: bool = False) -> Layout:
         """Describe a value; nothing is copied.
 
+        Args:    ordered: True if its arrays keep the order in which they are given.
+                 takes_specs: True if specs may stand for arrays.
         Raises:  InvalidArgumentError naming the part of the value that no object can hold.
         """
-        return describe_parts(Parts(value))
+        return describe_parts(Parts(value, takes_specs=takes_specs), ordered=ordered)
 
     @staticmethod
     def of_array(shape: int | Sequence[int], dtype: Any, kind: Kind) -> Layout:
@@ -113,8 +118,13 @@ class Layout:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the object: of the leaves, of what aligns them, and of the trailer."""
+        """The bytes of the object: of the head, of the leaves, and of what aligns them."""
         return sum(size for _, size in self.parts)
+
+    @property
+    def head_bytes(self) -> int:
+        """The bytes in front of the leaves. The offsets of the leaves count from behind them."""
+        return self.parts[0][1] if self._digest else 0
 
     @property
     def is_array(self) -> bool:
@@ -185,9 +195,13 @@ class Layout:
                 f"layout {self._encoded[:60]!r} describes {self.size_bytes} bytes, the object has "
                 f"{memory.nbytes}; put it again"
             )
+        return self.read_head(memory)
+
+    def read_head(self, memory: memoryview) -> Columns:
+        """Like `read`, but only the first `head_bytes` need be there."""
         columns = self._columns or _texts.find(self._digest)
         if columns is None:
-            columns = _read_trailer(self._digest, memory[memory.nbytes - self.parts[-1][1] :])
+            columns = _read_text_in(self._digest, memory[: self.head_bytes])
         if self._digest and not self._is_short_form_of(columns):
             raise _unreadable("its text describes another value", self._encoded)
         return columns
@@ -257,7 +271,7 @@ class Layout:
         return hash(self._encoded)
 
     def _is_short_form_of(self, columns: Columns) -> bool:
-        facts = _name_kind(columns), len(columns.numbers), _add_part(columns.parts, self.parts[-1])
+        facts = _name_kind(columns), len(columns.numbers), [self.parts[0], *columns.parts]
         return facts == (self.kind, self.leaf_count, self.parts)
 
     def _spell_short(self) -> bytes:
@@ -310,16 +324,18 @@ def forget_texts() -> None:
     _texts.clear()
 
 
-def describe_parts(parts: Parts) -> Layout:
+def describe_parts(parts: Parts, *, ordered: bool = False) -> Layout:
     """Return the layout of a value that was taken apart.
 
     The second value of one signature has the first one's layout.
     Raises:  InvalidArgumentError if the value is too large.
     """
-    signature = parts.signature
+    signature = (parts.signature, ordered)
     known = _layouts.find(signature)
     if known is None:
-        known = Layout(Columns(parts.tree, parts.types, parts.numbers, parts.shapes))
+        known = Layout(
+            Columns(parts.tree, parts.types, parts.numbers, parts.shapes, is_ordered=ordered)
+        )
         _layouts.add(signature, known, _LEAF_BYTES * (1 + known.leaf_count))
     return known
 
@@ -339,14 +355,6 @@ def _name_kind(columns: Columns) -> str:
         return "None"
     kind, dtype = columns.types[0]
     return dtype if kind == "python" else kind
-
-
-def _add_part(parts: list[Part], part: Part) -> list[Part]:
-    """Return the parts with one more, which begins at a multiple of 64 bytes."""
-    if not parts:
-        return [part]
-    *before, (dtype, size_bytes) = parts
-    return [*before, (dtype, align(size_bytes)), part]
 
 
 def _unreadable(why: object, encoded: bytes) -> InvalidArgumentError:
@@ -379,7 +387,7 @@ def _read_short(encoded: bytes) -> Layout:
     form = json.loads(encoded)
     layout = Layout.__new__(Layout)
     layout._columns = None
-    layout.trailer = b""
+    layout.head = b""
     layout.kind, layout.leaf_count = form["kind"], form["leaves"]
     layout._digest = bytes.fromhex(form["hash"])
     layout.parts = [(dtype, size_bytes) for dtype, size_bytes in form["parts"]]
@@ -387,26 +395,26 @@ def _read_short(encoded: bytes) -> Layout:
     numbers = [layout.leaf_count, *(each for part in layout.parts for each in part)]
     if not isinstance(layout.kind, str) or any(type(each) is not int for each in numbers):
         raise ValueError("it has other fields")
-    if len(layout._digest) != _DIGEST_BYTES or layout.parts[-1][0] != SAME or min(numbers) < 0:
-        raise ValueError("it has no trailer")
+    if len(layout._digest) != _DIGEST_BYTES or layout.parts[0][0] != SAME or min(numbers) < 0:
+        raise ValueError("it has no head")
     return layout
 
 
-def _read_trailer(digest: bytes, trailer: memoryview) -> Columns:
+def _read_text_in(digest: bytes, head: memoryview) -> Columns:
     """Read the text of a layout, and keep it for the next object that has it.
 
-    Raises:  InvalidArgumentError if the trailer is not the text of this hash.
+    Raises:  InvalidArgumentError if the head is not the text of this hash.
     """
     try:
         inflater = zlib.decompressobj()
-        text = inflater.decompress(trailer, TEXT_BYTES_MAX)
-        if not inflater.eof or inflater.unused_data:
-            raise ValueError("its trailer is no compressed text")
+        text = inflater.decompress(head, TEXT_BYTES_MAX)
+        if not inflater.eof or inflater.unused_data.strip(b"\0"):
+            raise ValueError("its head is no compressed text")
         if blake2b(text, digest_size=_DIGEST_BYTES).digest() != digest:
-            raise ValueError("its trailer has another hash")
+            raise ValueError("its head has another hash")
         columns = read_text(text)
     except _FAULTS as error:
-        raise _unreadable(error, bytes(trailer[:60])) from error
+        raise _unreadable(error, bytes(head[:60])) from error
     _texts.add(digest, columns, len(text))
     return columns
 
@@ -423,7 +431,7 @@ def check_reducible(layout: Layout, op: ReduceOp) -> None:
         columns = layout.columns
     except InvalidArgumentError:
         names = {number: name for name, number in NATIVE.items()}
-        for dtype, _ in layout.parts[:-1]:
+        for dtype, _ in layout.parts[1:]:
             name = names.get(dtype, "opaque bytes")
             if (step := _find_step(op, dtype, name)) is not None:
                 raise InvalidArgumentError(
@@ -431,6 +439,11 @@ def check_reducible(layout: Layout, op: ReduceOp) -> None:
                 ) from None
         return
     steps = [_find_step(op, native_number(*each), each[1]) for each in columns.types]
+    if columns.is_one_run and not any(steps):
+        raise InvalidArgumentError(
+            f"{op} does not take a {layout} in the given order, whose dtype changes more than "
+            f"{RUNS_MAX} times; put it without ordered=True"
+        )
     if not any(steps):
         return
     for name, number in list_leaves(columns.tree):

@@ -82,7 +82,7 @@ HOSTILE = {
     "short form of nothing": b"{}",
     "short form without parts": b'{"kind":"dict","leaves":1,"parts":[],"hash":"%s"}' % (b"0" * 32),
     "short form of a list": b'{"kind":[],"leaves":1,"parts":[[14,9]],"hash":"%s"}' % (b"0" * 32),
-    "short form without a trailer": b'{"kind":"dict","leaves":1,"parts":[[1,9]],"hash":"%s"}'
+    "short form without a head": b'{"kind":"dict","leaves":1,"parts":[[1,9]],"hash":"%s"}'
     % (b"0" * 32),
     "short form of another hash": b'{"kind":"dict","leaves":1,"parts":[[14,9]],"hash":"00"}',
     "negative short form": b'{"kind":"dict","leaves":-1,"parts":[[14,9]],"hash":"%s"}'
@@ -105,6 +105,10 @@ HOSTILE = {
     "again a negative": b'[[["numpy","float32"]],{"list":[[0,1],-1]}]',
     "again true": b'[[["numpy","float32"]],{"list":[[0,1],[0,1],true]}]',
     "again a fraction": b'[[["numpy","float32"]],{"list":[[0,1],0.0]}]',
+    "order of nothing": b'[[["numpy","float32"]],[0,1],0]',
+    "order that is true": b'[[["numpy","int8"],["numpy","int16"]],{"list":[[0,1],[1,1]]},true]',
+    "order of one dtype": b'[[["numpy","float32"]],[0,1],1]',
+    "two orders": b'[[["numpy","int8"],["numpy","int16"]],{"list":[[0,1],[1,1]]},1,1]',
     "two containers": b'[[],{"list":[],"tuple":[]}]',
     "no container": b"[[],{}]",
     "list of text": b'[[],{"list":"ab"}]',

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.values.dtypes import PLAIN, TEXTS, LeafKind, element_bytes, native_number
+from hoplite_ray.values.dtypes import (
+    OPAQUE,
+    PLAIN,
+    TEXTS,
+    LeafKind,
+    element_bytes,
+    native_number,
+)
 from hoplite_ray.values.trees.named import NAMED
 from hoplite_ray.values.trees.tree import (
     CONTAINERS,
@@ -26,6 +33,9 @@ from hoplite_ray.values.trees.tree import (
 ALIGNMENT_BYTES = 64  # of every array: a cache line, and the widest vector register
 SIZE_BYTES_MAX = 1 << 40  # kObjectBytesMax of native/base/limits.h
 TEXT_BYTES_MAX = 128 << 20  # a million leaves with names of a hundred letters
+# Runs of one dtype in an ordered value that is to be reduced; the head is one more (kPartsMax of
+# native/base/limits.h is 16). With more of them all of its bytes are opaque (decision 49).
+RUNS_MAX = 15
 
 LeafType: TypeAlias = tuple[LeafKind, str]  # the library, and the name of the dtype there
 Part: TypeAlias = tuple[int, int]  # a native dtype, and bytes
@@ -48,11 +58,14 @@ class Columns:
     """A tree and its leaves: for each leaf the number of its type, its shape, size and offset.
 
     Arrays stand in order of native dtype, each at a multiple of 64 bytes. Numbers, str and bytes of
-    one type stand one behind the other, behind the arrays of their dtype.
+    one type stand one behind the other, behind the arrays of their dtype. If the value is ordered,
+    its arrays stand in the order in which it names them, behind its numbers, str and bytes.
     """
 
     __slots__ = (
         "_kinds",
+        "is_one_run",
+        "is_ordered",
         "numbers",
         "offsets",
         "order",
@@ -69,6 +82,8 @@ class Columns:
         types: Sequence[LeafType],
         numbers: Sequence[int],
         shapes: Iterable[Sequence[int]],
+        *,
+        is_ordered: bool = False,
     ) -> None:
         """Place the leaves.
 
@@ -85,12 +100,15 @@ class Columns:
             for number, shape in zip(self.numbers, self.shapes, strict=True)
         )
         self._kinds: list[OfOneKind] | None = None
+        self.is_ordered = is_ordered and len(self.types) > 1  # of one dtype it is so anyway
         self._place([_rank(each) for each in types])
 
     def _place(self, ranks: list[int]) -> None:
         sizes, numbers = self.sizes, self.numbers
         sized = [index for index, size in enumerate(sizes) if size]
-        if len(self.types) > 1:
+        if self.is_ordered:
+            sized.sort(key=lambda index: _rank_in_order(ranks[numbers[index]]))
+        elif len(self.types) > 1:
             sized.sort(key=lambda index: ranks[numbers[index]])
         offsets = [0] * len(sizes)
         starts: list[tuple[int, int]] = []  # of each part: native dtype and offset
@@ -116,6 +134,10 @@ class Columns:
         self.parts = [
             (dtype, stop - start) for (dtype, start), stop in zip(starts, ends, strict=False)
         ]
+        # True if a reduce can't tell the dtypes of the bytes apart.
+        self.is_one_run = self.is_ordered and len(self.parts) > RUNS_MAX
+        if self.is_one_run:
+            self.parts = [(OPAQUE, end)]
 
     @property
     def size_bytes(self) -> int:
@@ -151,11 +173,17 @@ def _rank(leaf_type: LeafType) -> int:
     return native_number(kind, name) * _RANKS + within
 
 
-# The text is compact JSON: [[[kind, dtype], ...], tree]. A leaf is [number of its type, *shape],
-# where the shape of a number is empty, and that of str and bytes their length. A container is
-# {kind: [child, ...]}, with the keys of a dict between: [key, child, ...], and with the name and
-# the fields of a class in front. None is null. A further name of a leaf is a bare number: the
-# leaf's, by order of first names, from 0 on. There is one spelling of each value.
+def _rank_in_order(rank: int) -> int:
+    """Return the place of a leaf in an ordered value: all arrays have the last one."""
+    return rank if rank % _RANKS else 1 << 20
+
+
+# The text is compact JSON: [[[kind, dtype], ...], tree], and a 1 behind the tree if it is ordered.
+# A leaf is [number of its type, *shape], where the shape of a number is empty, and that of str and
+# bytes their length. A container is {kind: [child, ...]}, with the keys of a dict between:
+# [key, child, ...], and with the name and the fields of a class in front. None is null. A further
+# name of a leaf is a bare number: the leaf's, by order of first names, from 0 on. There is one
+# spelling of each value.
 
 
 def spell(columns: Columns) -> bytes:
@@ -183,7 +211,8 @@ def spell(columns: Columns) -> bytes:
             children = [node.name, node.keys, *children]
         return {node.kind: children}
 
-    text = json.dumps([columns.types, spell_node(columns.tree)], separators=(",", ":"))
+    ordered = [1] if columns.is_ordered else []
+    text = json.dumps([columns.types, spell_node(columns.tree), *ordered], separators=(",", ":"))
     if len(text) > TEXT_BYTES_MAX:
         raise InvalidArgumentError(
             f"the layout of {len(leaves)} leaves takes {len(text)} bytes, at most "
@@ -198,7 +227,9 @@ def read_text(text: bytes) -> Columns:
     Raises:  ValueError, TypeError or another of Python's for what is no such text;
              InvalidArgumentError for a type that does not exist.
     """
-    types, spelling = json.loads(text)
+    types, spelling, *ordered = json.loads(text)
+    if len(ordered) > 1 or any(type(each) is not int or each != 1 for each in ordered):
+        raise ValueError(f"{ordered!r} is no order")
     for leaf_type in types:
         kind, dtype = leaf_type
         known = ("numpy", "torch", "python")
@@ -208,7 +239,7 @@ def read_text(text: bytes) -> Columns:
     tree = reader.read(spelling, 0)
     if reader.used != len(set(reader.types)) or reader.used != len(reader.types):
         raise ValueError("it has a dtype twice, or one without a leaf")
-    return Columns(tree, reader.types, reader.numbers, reader.shapes)
+    return Columns(tree, reader.types, reader.numbers, reader.shapes, is_ordered=bool(ordered))
 
 
 class _Reader:
