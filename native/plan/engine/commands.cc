@@ -63,7 +63,7 @@ void Objects::handle_wrote(const Waiter& waiter, const WroteCommand& wrote) {
     object.keep_sum(block, wrote.sums[i]);
   }
   engine_.folds.note_here(wrote.object);
-  if (object.written_bytes < object.meta.size_bytes) return;
+  if (object.written_bytes < object.meta.size_bytes) return grow(wrote.object, object);
   object.put_request.reset();
   object.stripes[0].state = StripeState::kComplete;
   if (wrote.pin) {
@@ -77,10 +77,14 @@ void Objects::handle_wrote(const Waiter& waiter, const WroteCommand& wrote) {
 
 void Objects::handle_get(const Waiter& waiter, const GetCommand& get) {
   LocalObject& object = make(get.object);
-  if (object.is_complete() && object.is_final()) return answer_get(get.object, object, waiter);
+  const auto early = early_bytes(object);
+  const bool is_early = early && get.upto_bytes <= *early;
+  if (is_early || (object.is_complete() && object.is_final()))
+    return answer_get(get.object, object, waiter);
   const bool wanted = object.is_wanted();
   const bool existed = object.exists;
-  object.waiters.push_back(waiter);
+  object.waiters.push_back({waiter.client, waiter.request, get.upto_bytes});
+  object.next_upto_bytes = std::min(object.next_upto_bytes, get.upto_bytes);
   ++engine_.counters.waiters;
   object.exists = object.exists || get.exists;
   if (!wanted || existed != object.exists) claim(get.object);

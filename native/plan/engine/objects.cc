@@ -251,6 +251,7 @@ void Objects::complete(const ObjectId& id, LocalObject& object) {
   for (const Waiter& waiter : object.waiters) answer_get(id, object, waiter);
   engine_.counters.waiters -= object.waiters.size();
   object.waiters.clear();
+  object.next_upto_bytes = kAllBytes;
   object.wanted_by_fold = object.wanted_by_all = false;
   if (std::exchange(object.adopting, false)) {
     if (!object.orphaned) object.keep = Keep::kAdopted;  // as its claim says already
@@ -264,8 +265,33 @@ void Objects::answer_get(const ObjectId& id, LocalObject& object, const Waiter& 
   const bool mapped =
       object.meta.size_bytes > engine_.config.inline_bytes_max || waiter.client == kThisNode;
   if (mapped) ++object.pins[waiter.client];
-  engine_.outgoing.reply(waiter, Fetched{object.incarnation, object.meta, *object.extent, mapped});
+  const std::uint64_t ready = early_bytes(object).value_or(object.meta.size_bytes);
+  engine_.outgoing.reply(waiter,
+                         Fetched{object.incarnation, object.meta, *object.extent, mapped, ready});
   note_use(id);
+}
+
+// Returns how many leading bytes a client may read before all are here; nothing if it may read
+// none. A small object is copied whole. The sources of a reduce may change until it is committed.
+std::optional<std::uint64_t> Objects::early_bytes(const LocalObject& object) const {
+  const bool is_large = object.meta.size_bytes > engine_.config.inline_bytes_max;
+  const bool is_of_a_put = object.is_final() && object.target_epoch.value == 0;
+  if (!is_large || !is_of_a_put || !object.extent || object.stripes.empty()) return std::nullopt;
+  return object.ready_bytes();
+}
+
+void Objects::answer_early(const ObjectId& id, LocalObject& object) {
+  const auto ready = early_bytes(object);
+  if (!ready || *ready < object.next_upto_bytes) return;
+  object.next_upto_bytes = kAllBytes;
+  engine_.counters.waiters -= std::erase_if(object.waiters, [&](const Waiter& waiter) {
+    if (waiter.upto_bytes > *ready) {
+      object.next_upto_bytes = std::min(object.next_upto_bytes, waiter.upto_bytes);
+      return false;
+    }
+    answer_get(id, object, waiter);
+    return true;
+  });
 }
 
 // Wishes that end with the gets end first, because the rank follows from all of them.
@@ -274,6 +300,7 @@ void Objects::fail_waiters(const ObjectId& id, LocalObject& object, Code code,
   for (const Waiter& waiter : object.waiters) engine_.outgoing.reply(waiter, Error{code, text});
   engine_.counters.waiters -= object.waiters.size();
   object.waiters.clear();
+  object.next_upto_bytes = kAllBytes;
   note_use(id);
 }
 

@@ -85,6 +85,10 @@ class Objects {
   void forget_sums();  // of all objects, and of all that is being written
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
   void store_small(const ObjectId& id, LocalObject& object, Bytes payload);
+  // More leading bytes are here: answers the gets that wait for no more. Cost: O(1) if none does.
+  void grow(const ObjectId& id, LocalObject& object) {
+    if (object.next_upto_bytes != kAllBytes) answer_early(id, object);
+  }
   void complete(const ObjectId& id, LocalObject& object);
   void fail_waiters(const ObjectId& id, LocalObject& object, Code code, const std::string& text);
   // Bytes are lost in five ways: these four, and fail_without_room(). That one and the last two
@@ -99,6 +103,8 @@ class Objects {
  private:
   void cancel_request(ObjectId id, LocalObject& object, const Waiter& waiter);
   void answer_get(const ObjectId& id, LocalObject& object, const Waiter& waiter);
+  void answer_early(const ObjectId& id, LocalObject& object);
+  [[nodiscard]] std::optional<std::uint64_t> early_bytes(const LocalObject& object) const;
   void take_range(const Admitted& admitted);
   void evict(const ObjectId& id);
   void free_retired(const ObjectId& id, Incarnation incarnation);

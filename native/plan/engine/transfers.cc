@@ -280,6 +280,7 @@ void Transfers::land_in_object(TransferId transfer, Pull& pull, bool has_begun) 
   stripe.ready = pull.ready();
   if (!pull.beyond().empty() || !stripe.beyond.empty()) stripe.beyond = pull.beyond();
   if (object.wanted_by_fold) engine_.folds.note_here(id);
+  engine_.objects.grow(id, object);
   if (has_begun && object.target_epoch.value == 0) {
     // The home balances a forest when it hears that other objects share this link.
     const bool is_one_of_many = landed_[id] * 2 <= landed_all_;

@@ -35,9 +35,15 @@ struct WroteCommand {
   BlockIndex first_block = {};
   std::vector<std::uint32_t> sums = {};
 };
+// The upto_bytes of a get that waits for the whole object.
+inline constexpr std::uint64_t kAllBytes = ~std::uint64_t{0};
 struct GetCommand {
   ObjectId object;
   bool exists = false;  // True if it was put: without a holder it is lost, not awaited
+  // The leading bytes that it waits for. The answer comes when they are here, while the rest may
+  // still arrive; of a small object, and of a result of a reduce, when all bytes are here. Only a
+  // get of all bytes keeps the object coming after its answer (decision 49).
+  std::uint64_t upto_bytes = kAllBytes;
 };
 struct ReleaseCommand {  // one mapping of `object` is gone
   ObjectId object;
@@ -114,6 +120,7 @@ struct Fetched {  // large: map `extent` and hold a pin until ReleaseCommand; sm
   ObjectMeta meta;
   Extent extent;
   bool mapped = false;
+  std::uint64_t ready_bytes = 0;  // leading bytes that are here: all, unless the get takes fewer
 };
 struct Reduced {
   std::vector<std::uint32_t> members;

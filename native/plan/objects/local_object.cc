@@ -41,6 +41,19 @@ bool LocalObject::has_block(BlockIndex block) const {
   return stripe.state == StripeState::kComplete || n < stripe.ready || stripe.beyond.contains(n);
 }
 
+// A stripe's blocks lie between those of the others, so the first one that a stripe lacks ends the
+// prefix.
+std::uint64_t LocalObject::ready_bytes() const {
+  if (!extent || stripes.empty()) return 0;
+  if (is_writing() || is_read_back()) return written_bytes;
+  std::uint64_t blocks = meta.block_count();
+  for (std::size_t i = 0; i < stripes.size(); ++i) {
+    if (stripes[i].state == StripeState::kComplete) continue;
+    blocks = std::min<std::uint64_t>(blocks, i + stripes[i].ready * stripes.size());
+  }
+  return std::min(blocks * meta.block_bytes, meta.size_bytes);
+}
+
 bool LocalObject::is_idle() const {
   const bool is_spare = orphaned || elsewhere;  // also in part, as an owner's stripes
   return extent && !is_writing() && !spilling && is_final() && pins.empty() && !is_wanted() &&

@@ -29,7 +29,10 @@ inline constexpr ClientId kThisNode{0};
 struct Waiter {
   ClientId client;
   RequestId request;
-  bool operator==(const Waiter&) const = default;
+  std::uint64_t upto_bytes = kAllBytes;  // of a get: the leading bytes that it waits for
+  bool operator==(const Waiter& other) const {
+    return client == other.client && request == other.request;
+  }
 };
 
 // Why this node keeps its copy. Transitions:
@@ -85,7 +88,8 @@ struct LocalObject {
   std::vector<std::uint32_t> sums;   // CRC-32C by block; 0, or none: not known
   bool takes_sums = true;            // of its writer
   std::vector<Waiter> waiters;
-  std::map<ClientId, std::uint32_t> pins;  // mappings per client; client 0: blocks being sent
+  std::uint64_t next_upto_bytes = kAllBytes;  // no waiter waits for fewer; some may have gone
+  std::map<ClientId, std::uint32_t> pins;     // mappings per client; client 0: blocks being sent
 
   // Other bytes take the place of those that were here. REQUIRES: their range is given back.
   void begin(const BytesName& name, const ObjectMeta& described, Keep why, Finality how);
@@ -115,6 +119,8 @@ struct LocalObject {
     return !waiters.empty() || wanted_by_fold || wanted_by_all || adopting;
   }
   [[nodiscard]] bool has_block(BlockIndex block) const;
+  // Returns how many leading bytes are here. Cost: O(stripes).
+  [[nodiscard]] std::uint64_t ready_bytes() const;
   [[nodiscard]] bool spans(Extent range) const {
     return range.offset <= meta.size_bytes && range.size_bytes <= meta.size_bytes - range.offset;
   }

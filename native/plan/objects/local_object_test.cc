@@ -84,6 +84,27 @@ TEST(LocalObject, HasARangeWhoseBlocksAreAllHere) {
   EXPECT_FALSE(being_written(1999).has_range({1500, 500}));
 }
 
+TEST(LocalObject, HasTheLeadingBytesUpToTheFirstBlockThatAStripeLacks) {
+  using enum StripeState;
+  LocalObject object = in_stripes(kReceiving, kReceiving);
+  EXPECT_EQ(object.ready_bytes(), 0U);
+  object.stripes[1].ready = 2;
+  EXPECT_EQ(object.ready_bytes(), 0U) << "block 0 is of stripe 0";
+  object.stripes[0].ready = 1;
+  EXPECT_EQ(object.ready_bytes(), 2000U);
+  object.stripes[0].beyond = {1};
+  EXPECT_EQ(object.ready_bytes(), 2000U) << "a block before its turn is none of the leading ones";
+  object.stripes[0].ready = 2;
+  EXPECT_EQ(object.ready_bytes(), 3500U) << "the last block is short";
+  EXPECT_EQ(in_stripes(kComplete, kComplete).ready_bytes(), 3500U);
+  EXPECT_EQ(in_stripes(kComplete, kIdle).ready_bytes(), 1000U);
+  EXPECT_EQ(being_written(1999).ready_bytes(), 1999U);
+  LocalObject gone = in_stripes(kComplete, kComplete);
+  gone.extent.reset();
+  EXPECT_EQ(gone.ready_bytes(), 0U);
+  EXPECT_EQ(LocalObject{}.ready_bytes(), 0U);
+}
+
 TEST(LocalObject, HasNoRangeThatIsOutsideOfIt) {
   const LocalObject object = in_stripes(StripeState::kComplete, StripeState::kComplete);
   EXPECT_TRUE(object.has_range({3500, 0}));

@@ -25,6 +25,13 @@ bool are_equal(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
+// Returns what the answer to a get must hold: as many of the right bytes as it has, if those are
+// at least what the get waited for; otherwise all of them.
+std::span<const std::byte> leading_bytes(std::span<const std::byte> right, const Request& get) {
+  const bool is_enough = get.bytes.size() >= get.upto_bytes && get.bytes.size() <= right.size();
+  return is_enough ? right.first(get.bytes.size()) : right;
+}
+
 }  // namespace
 
 std::string name_of(const Request& request) {
@@ -138,7 +145,7 @@ void Checker::check_get(const Request& get, Instant) {
   const auto put = known.puts.find(get.fetched.incarnation);
   if (put == known.puts.end()) {
     judge(get.object, "a value of an attempt that nobody put: " + name_of(get));
-  } else if (!are_equal(*put->second.second, get.bytes)) {
+  } else if (!are_equal(leading_bytes(*put->second.second, get), get.bytes)) {
     const Bytes& right = *put->second.second;
     const auto differ =
         std::mismatch(right.begin(), right.end(), get.bytes.begin(), get.bytes.end());

@@ -24,7 +24,8 @@ class Cluster final : private ClusterTables, private NetworkUser {
 
   // ---- clients. The references stay valid as long as the cluster. ----
   Request& put(std::size_t node, const ObjectId& object, const PutOptions& options = {});
-  Request& get(std::size_t node, const ObjectId&, bool exists = false, ClientId = ClientId{1});
+  Request& get(std::size_t node, const ObjectId&, bool exists = false, ClientId = ClientId{1},
+               std::uint64_t upto_bytes = kAllBytes);
   // Put what makes `whole` of `base`, and get it with a recipe. REQUIRES: they are large puts.
   Request& put_delta(std::size_t node, const ObjectId&, const Request& base, const Request& whole);
   Request& rebuild(std::size_t node, const Request& whole, const Request& base,

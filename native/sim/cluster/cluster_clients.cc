@@ -88,10 +88,12 @@ Request& Cluster::put(std::size_t node, const ObjectId& object, const PutOptions
   return put;
 }
 
-Request& Cluster::get(std::size_t node, const ObjectId& object, bool exists, ClientId client) {
+Request& Cluster::get(std::size_t node, const ObjectId& object, bool exists, ClientId client,
+                      std::uint64_t upto_bytes) {
   Request& get = ask(Verb::kGet, node, client, object);
   get.exists = exists;
-  command(get, GetCommand{object, exists});
+  get.upto_bytes = upto_bytes;
+  command(get, GetCommand{object, exists, upto_bytes});
   return get;
 }
 
@@ -172,7 +174,7 @@ void Cluster::fail_source(Request& reduce, std::uint32_t index) {
 void Cluster::release(Request& get) {
   if (!get.pinned) return;
   Node& node = *nodes_[get.node];
-  checker_.check_release(get, bytes_at(node, get.fetched.extent));
+  checker_.check_release(get, bytes_at(node, get.fetched.extent).first(get.bytes.size()));
   get.pinned = false;
   if (config_.canary == Canary::kForgetRelease && ++canary_deeds_ == 1) return;
   command(get, ReleaseCommand{get.object, get.fetched.incarnation});
@@ -299,7 +301,9 @@ void Cluster::reply(Node& node, const ReplyToClient& said) {
                       request->bytes = std::move(payload);
                       if (got->mapped) {
                         const auto mapped = bytes_at(*nodes_[request->node], got->extent);
-                        request->bytes.assign(mapped.begin(), mapped.end());
+                        const auto ready = mapped.first(
+                            std::min(mapped.size(), got->ready_bytes / config_.network.stands_for));
+                        request->bytes.assign(ready.begin(), ready.end());
                       }
                     }
                     handle_answer(*request, heard);

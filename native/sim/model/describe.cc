@@ -346,7 +346,10 @@ std::string describe(const Command& command) {
             line.add("put").add(c.object).add("inc", c.incarnation).add("size", c.meta.size_bytes);
           },
           [&](const WroteCommand& c) { line.add("wrote").add(c.object).add("upto", c.upto_bytes); },
-          [&](const GetCommand& c) { line.add("get").add(c.object); },
+          [&](const GetCommand& c) {
+            line.add("get").add(c.object);
+            if (c.upto_bytes != kAllBytes) line.add("upto", c.upto_bytes);
+          },
           [&](const RebuildCommand& c) {
             line.add("rebuild").add(c.object).add("of").add(c.base.object);
           },

@@ -38,6 +38,7 @@ struct Request {
   std::vector<Part> parts;  // of a put, or of a reduce's share
   bool exists = false;      // of a get: True if the client knows that the object was put
   std::uint8_t copies = 0;  // of a keep
+  std::uint64_t upto_bytes = kAllBytes;  // of a get: the leading bytes that it waits for
   Instant asked;
   std::optional<Instant> answered;
   bool abandoned = false;  // True if the client or its node is gone, so that no answer is owed

@@ -48,6 +48,8 @@ class Run {
     has_channels_ = are_honest && options.canary == Canary::kNone &&
                     (options.channels == Choice::kAlways ||
                      (options.channels == Choice::kDrawn && mix64(config_.seed ^ 1) % 3 == 0));
+    has_early_gets_ =
+        are_honest && options.canary == Canary::kNone && mix64(config_.seed ^ 2) % 2 == 0;
     for (int kind = 0; kind < kFaultCount; ++kind) {
       const bool may_be = options.canary == Canary::kNone || options.canary >= Canary::kObeyOldView;
       if (may_be && prng_.chance(50)) {
@@ -106,7 +108,7 @@ class Run {
                      (config_.turns.are_real ? ", real turns" : "") +
                      (config_.engine.when_full == WhenFull::kSpill ? ", spilling" : "") +
                      (config_.lies_per_mille > 0 ? ", lies" : "") +
-                     (has_channels_ ? ", channels" : "") +
+                     (has_channels_ ? ", channels" : "") + (has_early_gets_ ? ", early gets" : "") +
                      (draw_.has_rebuilds ? ", rebuilds" : "") + (config_.liar ? ", a liar" : "");
     result.published = cluster_.channels().published_count();
     return result;
@@ -211,7 +213,11 @@ class Run {
     for (std::uint64_t n = prng_.chance(30) ? between(2, 5) : 1; n > 0; --n) {
       const ClientId client = some_client();
       const bool is_told = exists && prng_.chance(70);
-      cluster_.get(some_node(), object, is_told, client);
+      const std::size_t node = some_node();
+      cluster_.get(node, object, is_told, client);
+      if (has_early_gets_ && early_.chance(60)) {
+        cluster_.get(node, object, is_told, client, early_.below(size_max_));
+      }
     }
   }
 
@@ -544,6 +550,7 @@ class Run {
   Cluster cluster_;
   ChannelWork channel_work_;
   bool has_channels_ = false;
+  bool has_early_gets_ = false;
   std::vector<Fault> faults_;
   std::uint32_t fault_percent_ = 0;
   std::uint64_t steps_ = 0;
@@ -554,6 +561,7 @@ class Run {
   bool announces_ = false;
   std::map<ObjectId, std::uint32_t> attempts_;  // of objects that are put again: the last one
   Prng more_{mix64(config_.seed ^ 0x76657273696f6e)};  // of versions: other draws stay as they are
+  Prng early_{mix64(config_.seed ^ 0x6561726c79)};     // of early gets, likewise
   std::vector<Version> versions_;
   std::uint64_t version_bytes_ = 0;
   std::size_t drains_ = 0;

@@ -29,6 +29,7 @@ template <typename A>
 void fields(A& a, Of<A, GetCommand> m) {
   fields(a, m.object);
   a.flag(m.exists);
+  a.number(m.upto_bytes);
 }
 template <typename A>
 void fields(A& a, Of<A, ReleaseCommand> m) {

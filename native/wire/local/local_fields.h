@@ -44,6 +44,7 @@ void fields(A& a, Of<A, Fetched> m) {
   fields(a, m.meta);
   fields(a, m.extent);
   a.flag(m.mapped);
+  a.number(m.ready_bytes);
 }
 template <typename A>
 void fields(A& a, Of<A, Reduced> m) {

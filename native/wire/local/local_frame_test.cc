@@ -35,6 +35,7 @@ std::vector<ByteVector> all_encoded() {
   add_command(PutCommand{object(1), Incarnation{2}, kMeta, {}});
   add_command(WroteCommand{object(1), Incarnation{2}, 12345, true, BlockIndex{7}, {1, 0, 3}});
   add_command(GetCommand{object(1), true});
+  add_command(GetCommand{object(1), false, 123'456});
   add_command(ReleaseCommand{object(1), Incarnation{3}});
   add_command(DeleteCommand{object(1), Incarnation{3}});
   add_command(OrphanCommand{object(1), Incarnation{3}});
@@ -58,7 +59,7 @@ std::vector<ByteVector> all_encoded() {
                              {object(2), Incarnation{1}},
                              {{object(3), Incarnation{1}}, {object(4), Incarnation{2}}}});
   add_reply(Reserved{{4096, 70000}, 8192});
-  add_reply(Fetched{Incarnation{2}, kMeta, {4096, 70000}, true});
+  add_reply(Fetched{Incarnation{2}, kMeta, {4096, 70000}, true, 65536});
   add_reply(Reduced{{1, 2, 5}});
   add_reply(Done{});
   add_reply(Error{Code::kObjectLost, "gone"});

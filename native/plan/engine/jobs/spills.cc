@@ -108,6 +108,7 @@ void Spills::note_step(Spilling& spilling, LocalObject* live) {
   engine_.counters.spill_bytes_read += step;
   if (live == nullptr) return;
   live->written_bytes = spilling.done;
+  engine_.objects.grow(spilling.object, *live);
   engine_.folds.note_here(spilling.object);
 }
 
