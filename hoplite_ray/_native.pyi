@@ -133,6 +133,12 @@ class Fetched:
     @property
     def is_mapped(self) -> bool: ...
 
+    @property
+    def ready_bytes(self) -> int: ...
+
+    @property
+    def place(self) -> int: ...
+
 class Request:
     """One pending operation of a client."""
 
@@ -158,6 +164,9 @@ class Unsealed:
         """
         Let all clients get the object: the request ends when they may. What is written from now on stays in this process.
         """
+
+    def report(self, upto_bytes: int) -> None:
+        """Let the other nodes have the first bytes, which stay as they are."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -185,9 +194,9 @@ class Client:
     def map(self, request: Request) -> Unsealed:
         """Map the range that was reserved, to write into it."""
 
-    def get(self, object_id: bytes, exists: bool = False) -> Request:
+    def get(self, object_id: bytes, exists: bool = False, upto_bytes: int | None = None) -> Request:
         """
-        Get an object, which need not exist yet unless the caller knows that it `exists`.
+        Get an object, which need not exist yet unless the caller knows that it `exists`. With `upto_bytes` it ends when as many leading bytes are here.
         """
 
     def rebuild(self, object_id: bytes, *, incarnation: int, layout: bytes, parts: Sequence[tuple[int, int]], block_bytes: int, crc32c: int, base: tuple[bytes, int], deltas: Sequence[tuple[bytes, int]]) -> Request:

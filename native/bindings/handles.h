@@ -40,6 +40,13 @@ inline int export_fetched(PyObject* self, Py_buffer* buffer, int flags) {
 inline PyType_Slot fetched_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_fetched)},
                                       {0, nullptr}};
 
+// Calls `act` without the GIL.
+template <typename Act>
+auto call_without_gil(Act act) {
+  const WithoutGil released;
+  return act();
+}
+
 inline nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
 // ---- Request
@@ -59,18 +66,14 @@ struct PyRequest : Handle {
   bool wait(double timeout_s) {
     const RequestHandle waited = handle;  // another thread may write() meanwhile
     const Duration timeout = to_duration(timeout_s);
-    const WithoutGil released;
-    return waited->wait(timeout);
+    return call_without_gil([&] { return waited->wait(timeout); });
   }
 
   // Returns None for a put, a write, a delete or a publication, Fetched for a get, the members'
   // indices for a reduce, tuples for the other requests about channels.
   nb::object result() {
-    auto outcome = [&] {
-      const RequestHandle taken = handle;
-      const WithoutGil released;  // it maps the object
-      return taken->take();
-    }();
+    const RequestHandle finished = handle;
+    auto outcome = call_without_gil([&] { return finished->take(); });  // it maps the object
     if (!outcome) raise_error(outcome.error());
     if (auto* view = std::get_if<View>(&*outcome)) return nb::cast(PyFetched(std::move(*view)));
     if (auto* reduced = std::get_if<Reduced>(&*outcome)) return nb::cast(reduced->members);
@@ -83,9 +86,7 @@ struct PyRequest : Handle {
   }
 
   void cancel() {
-    const RequestHandle cancelled = handle;
-    const WithoutGil released;
-    cancelled->cancel();
+    call_without_gil([cancelled = handle] { cancelled->cancel(); });
   }
 };
 
@@ -99,12 +100,10 @@ struct PyUnsealed : Handle {
   explicit PyUnsealed(std::unique_ptr<Unsealed> mapped) : range(share(std::move(mapped), true)) {}
 
   PyRequest seal() {
-    const std::shared_ptr<Unsealed> sealed = range;
-    auto sealing = [&] {
-      const WithoutGil released;
-      return sealed->seal();
-    }();
-    return wrap(std::move(sealing));
+    return wrap(call_without_gil([sealed = range] { return sealed->seal(); }));
+  }
+  void report(std::uint64_t upto_bytes) {
+    unwrap(call_without_gil([written = range, upto_bytes] { return written->report(upto_bytes); }));
   }
 };
 
@@ -123,7 +122,9 @@ inline void bind_handles(nb::module_& m) {
       .def_prop_ro("incarnation", [](PyFetched& self) { return self.view->incarnation().value; })
       .def_prop_ro("size_bytes", [](PyFetched& self) { return self.view->bytes().size(); })
       .def_prop_ro("block_bytes", [](PyFetched& self) { return self.view->block_bytes(); })
-      .def_prop_ro("is_mapped", [](PyFetched& self) { return self.view->is_mapped(); });
+      .def_prop_ro("is_mapped", [](PyFetched& self) { return self.view->is_mapped(); })
+      .def_prop_ro("ready_bytes", [](PyFetched& self) { return self.view->ready_bytes(); })
+      .def_prop_ro("place", [](PyFetched& self) { return self.view->place(); });
   nb::class_<PyRequest>(m, "Request", "One pending operation of a client.")
       .def("wait", &PyRequest::wait, "timeout_s"_a,
            "Wait; True when the request is finished, either way.")
@@ -141,6 +142,8 @@ inline void bind_handles(nb::module_& m) {
       .def("seal", &PyUnsealed::seal,
            "Let all clients get the object: the request ends when they may. What is written from "
            "now on stays in this process.")
+      .def("report", &PyUnsealed::report, "upto_bytes"_a,
+           "Let the other nodes have the first bytes, which stay as they are.")
       .def_prop_ro("size_bytes", [](PyUnsealed& self) { return self.range->bytes().size(); });
 }
 

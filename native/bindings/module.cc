@@ -115,9 +115,10 @@ struct PyClient : Handle {
     return PyUnsealed(unwrap(without_gil([&](Client& c) { return c.map(put); })));
   }
 
-  PyRequest get(const nb::bytes& object_id, bool exists) {
+  PyRequest get(const nb::bytes& object_id, bool exists, std::optional<std::uint64_t> upto_bytes) {
     const ObjectId object = to_object_id(object_id);
-    return wrap(without_gil([&](Client& c) { return c.get(object, exists); }));
+    const std::uint64_t upto = upto_bytes.value_or(kAllBytes);
+    return wrap(without_gil([&](Client& c) { return c.get(object, exists, upto); }));
   }
 
   PyRequest rebuild(const nb::bytes& object_id, std::uint32_t incarnation, const nb::bytes& layout,
@@ -495,8 +496,9 @@ void bind_client(nb::module_& m) {
            "size_bytes"_a,
            "Reserve the range of a large object; the request ends when map() may be called.")
       .def("map", &PyClient::map, "request"_a, "Map the range that was reserved, to write into it.")
-      .def("get", &PyClient::get, "object_id"_a, "exists"_a = false,
-           "Get an object, which need not exist yet unless the caller knows that it `exists`.")
+      .def("get", &PyClient::get, "object_id"_a, "exists"_a = false, "upto_bytes"_a = nb::none(),
+           "Get an object, which need not exist yet unless the caller knows that it `exists`. With "
+           "`upto_bytes` it ends when as many leading bytes are here.")
       .def("rebuild", &PyClient::rebuild, "object_id"_a, nb::kw_only(), "incarnation"_a, "layout"_a,
            "parts"_a, "block_bytes"_a, "crc32c"_a, "base"_a, "deltas"_a,
            "Get an object that was put. A node that has all of the base makes it of the base and "

@@ -133,8 +133,8 @@ Result<std::unique_ptr<Unsealed>> Client::map(RequestHandle put) {
   return std::make_unique<Unsealed>(attachment_, std::move(put), extent, std::move(*mapping));
 }
 
-Result<RequestHandle> Client::get(ObjectId object, bool exists) {
-  return attachment_->begin_request(object, GetCommand{object, exists});
+Result<RequestHandle> Client::get(ObjectId object, bool exists, std::uint64_t upto_bytes) {
+  return attachment_->begin_request(object, GetCommand{object, exists, upto_bytes});
 }
 
 Result<RequestHandle> Client::rebuild(RebuildCommand recipe) {

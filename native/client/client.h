@@ -65,8 +65,10 @@ class Client {
   [[nodiscard]] Result<std::unique_ptr<Unsealed>> map(RequestHandle put);
 
   // Ends with a View. The object need not exist yet. With `exists` (the caller knows that it was
-  // put) the request ends with kObjectLost if no node has it.
-  [[nodiscard]] Result<RequestHandle> get(ObjectId object, bool exists = false);
+  // put) the request ends with kObjectLost if no node has it. With `upto_bytes` it ends when that
+  // many leading bytes are here; a get of all bytes must be pending meanwhile, or nothing comes.
+  [[nodiscard]] Result<RequestHandle> get(ObjectId object, bool exists = false,
+                                          std::uint64_t upto_bytes = kAllBytes);
   // Like get() for each object; one system call asks for all.
   [[nodiscard]] Result<std::vector<RequestHandle>> gather(std::span<const ObjectId> objects,
                                                           bool exist = false);

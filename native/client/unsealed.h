@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -28,12 +29,19 @@ class Unsealed {
 
   [[nodiscard]] std::span<std::byte> bytes() { return mapping_.bytes(); }
 
+  // Tells the node that the first `upto_bytes` are written and stay as they are, so that receivers
+  // stream during the writing. The last bytes wait for the seal. kInvalidArgument once it is sealed
+  // or beyond the range; kCancelled if the put was cancelled.
+  [[nodiscard]] Result<void> report(std::uint64_t upto_bytes);
+
   // Returns the request that ends with Done when all clients may get the object. After the call
   // only this process sees new writes to bytes(). kInvalidArgument the second time; kCancelled if
   // the put was cancelled. The request fails with kObjectLost if the object was deleted.
   [[nodiscard]] Result<std::shared_ptr<Request>> seal();
 
  private:
+  [[nodiscard]] Error sealed_error() const;
+  [[nodiscard]] Error cancelled_error() const;
   std::shared_ptr<Attachment> attachment_;
   std::shared_ptr<Request> put_;
   Extent extent_;

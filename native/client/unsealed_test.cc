@@ -80,6 +80,29 @@ TEST_F(UnsealedTest, IsSharedUntilItIsSealedAndPrivateFromThenOn) {
   EXPECT_EQ(wrote.incarnation, Incarnation{3});
 }
 
+TEST_F(UnsealedTest, ReportsHowFarItIsWrittenUntilItIsSealed) {
+  const auto put = reserve();
+  auto range = must(client_->map(put));
+  ASSERT_TRUE(range->report(4096));
+  ASSERT_TRUE(range->report(kSize));  // the seal says that
+  EXPECT_EQ(range->report(kSize + 1).error().code, Code::kInvalidArgument);
+  ASSERT_TRUE(must(range->seal())->wait(kSoon));
+  EXPECT_EQ(range->report(4096).error().code, Code::kInvalidArgument);
+  const auto wrote = node_->commands<WroteCommand>();
+  ASSERT_EQ(wrote.size(), 2U);
+  EXPECT_EQ(wrote[0].request, RequestId{0});
+  EXPECT_EQ(std::get<WroteCommand>(wrote[0].body).upto_bytes, 4096U);
+  EXPECT_FALSE(std::get<WroteCommand>(wrote[0].body).pin);
+}
+
+TEST_F(UnsealedTest, OfAPutThatWasTakenBackReportsNothing) {
+  const auto put = reserve();
+  auto range = must(client_->map(put));
+  put->cancel();
+  EXPECT_EQ(range->report(4096).error().code, Code::kCancelled);
+  EXPECT_TRUE(node_->commands<WroteCommand>().empty());
+}
+
 TEST_F(UnsealedTest, ReleasesItsPinWithItsMappingAndCancelsNothing) {
   auto range = map();
   ASSERT_TRUE(must(range->seal())->wait(kSoon));

@@ -52,6 +52,11 @@ class View {
   [[nodiscard]] const std::string& layout() const { return fetched_.meta.layout.text(); }
   [[nodiscard]] Incarnation incarnation() const { return fetched_.incarnation; }
   [[nodiscard]] std::uint32_t block_bytes() const { return fetched_.meta.block_bytes; }
+  // The leading bytes that had come; all, unless the get waited for fewer. Bytes behind them come
+  // while this process looks, in pages that it has not written to.
+  [[nodiscard]] std::uint64_t ready_bytes() const { return fetched_.ready_bytes; }
+  // Equal for two mapped views of one incarnation if they show the same bytes of the arena.
+  [[nodiscard]] std::uint64_t place() const { return fetched_.extent.offset; }
   [[nodiscard]] bool is_mapped() const { return !mapping_.bytes().empty(); }
 
  private:
