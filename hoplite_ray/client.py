@@ -25,7 +25,7 @@ from hoplite_ray.pending import (
     PendingReduce,
     ReceivedObject,
 )
-from hoplite_ray.unsealed import Range, Unsealed
+from hoplite_ray.unsealed import Filling, Range, Unsealed
 from hoplite_ray.values import codec
 from hoplite_ray.values.layout import (
     OBJECT_ID_BYTES,
@@ -122,19 +122,9 @@ class StoreClient:
             decode=Range(self._usable, self._listener, object_id, template, request).mapped,
         )
 
-    def begin_reserve(self, object_id: bytes, layout: Layout) -> Pending[Any]:
+    def begin_reserve(self, object_id: bytes, layout: Layout) -> Pending[_native.Unsealed]:
         """Start to reserve memory for a large object; returns it as a buffer to be written."""
-        client = self._usable()
-        request = client.reserve(
-            checked_id(object_id), 1, layout.to_bytes(), layout.parts, layout.size_bytes
-        )
-        return Pending(
-            self._listener,
-            request,
-            what=f"reservation for object {short_name(object_id)} ({layout.size_bytes} bytes)",
-            hint=FULL_HINT,
-            decode=lambda nothing: self._usable().map(request),
-        )
+        return self._reserve(object_id, layout, 1, lambda memory: memory)
 
     def begin_seal(self, object_id: bytes, reserved: _native.Unsealed) -> Pending[None]:
         """Start to let all nodes read memory that was reserved, of which all bytes are written."""
@@ -144,6 +134,36 @@ class StoreClient:
             what=f"seal of object {short_name(object_id)}",
             hint=SEAL_HINT,
             decode=lambda nothing: None,
+        )
+
+    def begin_fill(
+        self, object_id: bytes, layout: Layout, *, incarnation: int = 1
+    ) -> Pending[Filling]:
+        """Start to reserve memory that is read while it is written, of more than 64 KiB."""
+        return self._reserve(
+            object_id,
+            layout,
+            incarnation,
+            lambda memory: Filling(memory, self._listener, object_id),
+        )
+
+    def _reserve(
+        self,
+        object_id: bytes,
+        layout: Layout,
+        incarnation: int,
+        decode: Callable[[_native.Unsealed], T],
+    ) -> Pending[T]:
+        object_id, incarnation = checked_id(object_id), checked_incarnation(incarnation)
+        request = self._usable().reserve(
+            object_id, incarnation, layout.to_bytes(), layout.parts, layout.size_bytes
+        )
+        return Pending(
+            self._listener,
+            request,
+            what=f"reservation for object {short_name(object_id)} ({layout.size_bytes} bytes)",
+            hint=FULL_HINT,
+            decode=lambda _: decode(self._usable().map(request)),
         )
 
     def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[ReceivedObject]:
@@ -183,6 +203,29 @@ class StoreClient:
         object_id = checked_id(object_id)
         request = self._usable().get(object_id, True)
         return self._pending_get(object_id, request, lambda fetched: fetched)
+
+    def begin_get_early(
+        self, object_id: bytes, upto_bytes: int, *, exists: bool = False
+    ) -> Pending[_native.Fetched]:
+        """Start a get that ends when the leading bytes of an object are here, or all of them.
+
+        The rest comes into the same memory, as long as a `begin_get` of the object is under way.
+        A get of a small object, or of a reduce's result, ends when all bytes are here.
+
+        Args:    upto_bytes: how many; 0 for the description, and memory that gets the bytes.
+                 exists: as for `begin_get`.
+        Returns: a buffer of all bytes, of which `ready_bytes` are there.
+        """
+        object_id = checked_id(object_id)
+        request = self._usable().get(object_id, exists, upto_bytes=upto_bytes)
+        return Pending(
+            self._listener,
+            request,
+            what=f"stream of object {short_name(object_id)} at byte {upto_bytes}",
+            hint="it has not been put yet, its bytes are still coming, or "
+            f"{SILENT_HINT}; raise timeout_s",
+            decode=lambda fetched: fetched,
+        )
 
     def begin_get_bytes(self, object_id: bytes) -> Pending[bytes]:
         """Start a get of the bytes alone of an object that was put."""

@@ -17,8 +17,9 @@ from hoplite_ray.errors import HopliteError
 from hoplite_ray.launch import NodeProcess
 from hoplite_ray.pending import Pending, PendingPut, ReceivedObject
 from hoplite_ray.publishing import Publishing
+from hoplite_ray.streams.streaming import Streaming
 from hoplite_ray.unsealed import Unsealed
-from hoplite_ray.values.codec import describe_empty
+from hoplite_ray.values.codec import describe_empty, encode
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.filling import fill
 from hoplite_ray.values.layout import OBJECT_ID_BYTES
@@ -37,7 +38,7 @@ def new_id() -> bytes:
     return os.urandom(OBJECT_ID_BYTES)
 
 
-class Store(Collectives, Publishing):
+class Store(Collectives, Publishing, Streaming):
     """This process's client of the store of its node.
 
     Any thread may use it; a forked child may not, and attaches a store of its own. Close it, or use
@@ -107,6 +108,7 @@ class Store(Collectives, Publishing):
         object_id: bytes,
         value: Any,
         *,
+        ordered: bool = False,
         timeout_s: float | None = None,
     ) -> None:
         """Put a copy of `value` under `object_id`, on this node, until it is deleted.
@@ -117,6 +119,9 @@ class Store(Collectives, Publishing):
                  value: a numpy array, a torch tensor on the CPU, a number, str, bytes or None, or a
                  dict, list, tuple, named tuple or dataclass of values. An array that has several
                  names in the value is one array at the reader, too.
+                 ordered: True if a `stream` gives the arrays in the order of the value. Otherwise
+                 those of one dtype come together. A value whose dtype changes more than 15 times
+                 can't be reduced then.
                  timeout_s: seconds to wait for memory; None waits without a limit.
         Returns: None, when every byte is written and the object is sealed.
         Raises:  InvalidArgumentError naming the part of the value that no object can hold;
@@ -127,13 +132,14 @@ class Store(Collectives, Publishing):
             object_id = new_id()
             store.put(object_id, {"weights": np.ones((2, 3), "float32"), "bias": np.zeros(3)})
         """
-        self.begin_put(object_id, value).result(timeout_s)
+        self.begin_put(object_id, encode(value, ordered=ordered)).result(timeout_s)
 
     async def put_async(
         self,
         object_id: bytes,
         value: Any,
         *,
+        ordered: bool = False,
         timeout_s: float | None = None,
     ) -> None:
         """Like `put`, but awaitable; cancelling it takes the put back.
@@ -141,7 +147,7 @@ class Store(Collectives, Publishing):
         The value must not change before the put has ended. A put that ends in the moment of its
         cancelling stays.
         """
-        await self.begin_put(object_id, value).result_async(timeout_s)
+        await self.begin_put(object_id, encode(value, ordered=ordered)).result_async(timeout_s)
 
     def begin_put(self, object_id: bytes, value: Any) -> PendingPut:
         """Start a put; see `put`. The bytes of a large value are written by the result's waiter."""

@@ -124,3 +124,38 @@ class Range:
             hint=SEAL_HINT,
             decode=lambda nothing: None,
         )
+
+
+class Filling:
+    """The memory of an object that other processes read while it is written, from its start on.
+
+    Dropped unsealed, it gives its memory back.
+    """
+
+    def __init__(self, written: _native.Unsealed, listener: Listener, object_id: bytes) -> None:
+        """Take the range that was reserved."""
+        self._range = written
+        self._listener = listener
+        self._object_id = object_id
+        memory: Any = written  # a buffer, which its stub can't say
+        self.memory = memoryview(memory)
+
+    def report(self, upto_bytes: int) -> None:
+        """Let readers have the first bytes, which stay as they are from now on.
+
+        Raises:  NodeLostError; InvalidArgumentError for more bytes than there are.
+        """
+        self._range.report(upto_bytes)
+
+    def seal(self, timeout_s: float | None = None) -> None:
+        """Seal the object, all of whose bytes are written.
+
+        Raises:  ObjectLostError if it was deleted; NodeLostError; GetTimeoutError.
+        """
+        Pending(
+            self._listener,
+            self._range.seal(),
+            what=f"seal of object {short_name(self._object_id)}",
+            hint=SEAL_HINT,
+            decode=lambda nothing: None,
+        ).result(timeout_s)

@@ -25,6 +25,7 @@ CLAIMS = {
     ("docs/how-to/keep-a-latency.md", "python"): SERVE,
     ("docs/how-to/keep-queries-through-failures.md", "python"): SERVE,
     ("docs/how-to/keep-versions-in-a-table.md", "python"): PROGRAMS,
+    ("docs/how-to/load-a-model-as-it-arrives.md", "python"): PROGRAMS,
     ("docs/how-to/migrate-from-multiworld.md", "python"): WORLDS,
     ("docs/how-to/migrate-from-torch-distributed.md", "python"): WORLDS,
     ("docs/how-to/replace-a-dead-member.md", "python"): WORLDS,

@@ -31,7 +31,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
         "plugin",
         "store collectives publishing",
-        "channel",
+        "channel streams",
         "client",
         "pending unsealed launch listener progress",
         "metrics",

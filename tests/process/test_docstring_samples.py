@@ -35,6 +35,7 @@ VERBS = (
     *("attach", "start", "put", "empty", "get", "delete", "locate"),
     *("gather", "reduce", "all_reduce"),
     *("publish", "latest", "watch", "unpublish"),
+    *("stream", "open_safetensors"),
 )
 
 

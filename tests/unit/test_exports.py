@@ -86,6 +86,7 @@ STORE_VERBS = (
     *("put", "empty", "get", "delete", "locate"),
     *("gather", "reduce", "all_reduce", "reduce_scatter"),
     *("publish", "latest", "unpublish"),
+    "open_safetensors",
 )
 STORE_REST = {
     "attach",
@@ -96,6 +97,7 @@ STORE_REST = {
     "node",
     "node_id",
     "start",
+    "stream",
     "watch",
 }
 OLD = {"allreduce", "allreduce_async"}
