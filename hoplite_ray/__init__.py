@@ -8,6 +8,7 @@ reduce all_reduce reduce_scatter              many objects into one, as their ta
 gather all_gather sources                     many objects as one; the sources of a result
 put_async array_async ...                     the awaitable twin of each; also `await array`
 publish latest watch channels unpublish       versions under a name, for readers that come and go
+stream open_safetensors                       leaf by leaf while a value arrives; a file as a value
 Table                                         keys with versions: cuts, reads at a time, watches
 publish_weights weights                       arrays under a name, of which a node has one copy
 
@@ -21,7 +22,7 @@ serve, worlds                                 stages on Ray Serve; small groups 
 node                                          the node process
 plugin                                        every contact with Ray
 store, collectives, publishing                the store of one process; start reading there
-channel                                       publishers and readers of versions
+channel, streams                              publishers and readers of versions; leaf by leaf
 client and the files below it                 starts each operation, and waits for it
 metrics, control                              counters and dashboards; calls between nodes
 tables                                        what the log of a table means; pure
@@ -101,6 +102,11 @@ if TYPE_CHECKING:
         unpublish_async,
         watch,
     )
+    from hoplite_ray.plugin.surface.streaming import (
+        open_safetensors,
+        open_safetensors_async,
+        stream,
+    )
     from hoplite_ray.plugin.tables.table import Table
     from hoplite_ray.plugin.tables.weights import (
         publish_weights,
@@ -162,6 +168,8 @@ __all__ = [
     "latest",
     "latest_async",
     "new_id",
+    "open_safetensors",
+    "open_safetensors_async",
     "publish",
     "publish_async",
     "publish_weights",
@@ -176,6 +184,7 @@ __all__ = [
     "sources",
     "sources_async",
     "spec",
+    "stream",
     "unpublish",
     "unpublish_async",
     "wait",
@@ -201,6 +210,7 @@ _PLUGIN = {
         *("channels", "latest", "latest_async", "publish", "publish_async"),
         *("unpublish", "unpublish_async", "watch"),
     ),
+    "surface.streaming": ("open_safetensors", "open_safetensors_async", "stream"),
     "hooks.flag": ("runtime_env",),
     "hooks.start": ("init",),
     "tables.table": ("Table",),

@@ -35,6 +35,7 @@ REDUCE = "".join(REDUCES)
 DIRECT = "docs/how-to/use-from-ray-direct-transport.md"
 COLLECTIVE = "docs/how-to/use-from-ray-collective.md"
 WEIGHTS = "docs/how-to/sync-weights-to-rollout-workers.md"
+ARRIVING = "docs/how-to/load-a-model-as-it-arrives.md"
 LEARNING = "docs/how-to/train-with-reinforcement-learning.md"
 TABLE = program_of("docs/how-to/keep-versions-in-a-table.md")
 ASYNC = program_of("docs/how-to/write-async-code.md")
@@ -81,6 +82,7 @@ def address() -> Iterator[str]:
         (PARAMETER_SERVER, said_to_print(PARAMETER_SERVER)),
         (WORLD, said_to_print(WORLD)),
         (program_of(WEIGHTS), expected_output(WEIGHTS)),
+        (program_of(ARRIVING), expected_output(ARRIVING)),
         (program_of(LEARNING), expected_output(LEARNING)),
         (ASYNC, said_to_print(ASYNC)),
         (TABLE, said_to_print(TABLE)),
@@ -94,6 +96,7 @@ def address() -> Iterator[str]:
         "parameter server",
         "a world's actors",
         "weights",
+        "a model as it arrives",
         "reinforcement learning",
         "async",
         "table",

@@ -47,13 +47,16 @@ _LOOK_S = 0.02
 _LOOK_MAX_S = 1.0
 
 
-def put(value: Any, *, timeout_s: float | None = None) -> Ref:
+def put(value: Any, *, ordered: bool = False, timeout_s: float | None = None) -> Ref:
     """Put a value into the store once, for any number of readers.
 
     Args:    value: a numpy array, a torch tensor on the CPU, a number, str, bytes or None, or a
              dict, list, tuple, named tuple or dataclass of values, which is one object. An array
              that has several names in it, as tied weights do, is stored once and is one array at
              the reader. An Array, sealed if it is an `empty`, becomes a ref of the same object.
+             ordered: True if a `stream` gives the arrays in the order of the value. Otherwise those
+             of one dtype come together. A value whose dtype changes more than 15 times can't be
+             reduced then.
              timeout_s: seconds to wait for memory; None waits without a limit.
     Returns: an ordinary ref; as a task's argument it becomes an `Array`. The object goes when the
              last ref and the last Array of it do; after this process, when memory is needed. A
@@ -71,7 +74,7 @@ def put(value: Any, *, timeout_s: float | None = None) -> Ref:
     deadline = deadline_in(timeout_s)
     if isinstance(value, Array):
         return ref_of(value, deadline)
-    encoded = encode_value(value)
+    encoded = encode_value(value, ordered=ordered)
     here = attachment(deadline)
     if making.is_small(encoded.layout):
         return making.put_small(here, encoded)
@@ -98,13 +101,13 @@ def own_object(
         here.reap(ref, deadline)  # also after a failure: the object may be sealed all the same
 
 
-def encode_value(value: Any) -> Encoded:
+def encode_value(value: Any, *, ordered: bool = False) -> Encoded:
     """Return the layout and bytes of a value. Raises: WrongTypeError for a ref."""
     if isinstance(value, ray.ObjectRef):
         raise WrongTypeError(
             "a ref is no value: pass the ref itself on, or put hoplite_ray.get(it)"
         )
-    return encode(value)
+    return encode(value, ordered=ordered)
 
 
 def array(value: Any, *, timeout_s: float | None = None) -> Array:

@@ -55,12 +55,12 @@ from hoplite_ray.values.layout import ReduceOp
 _AT_ONCE = 0.0  # a deadline that has passed, so that nothing waits on the event loop
 
 
-async def put_async(value: Any, *, timeout_s: float | None = None) -> Ref:
+async def put_async(value: Any, *, ordered: bool = False, timeout_s: float | None = None) -> Ref:
     """Like `put`, but awaitable; cancelling it releases the memory."""
     deadline = deadline_in(timeout_s)
     if isinstance(value, Array):
         return await in_thread(deadline, put, value, timeout_s=left_s(deadline))
-    encoded = await in_thread(deadline, encode_value, value)
+    encoded = await in_thread(deadline, encode_value, value, ordered=ordered)
     if making.is_small(encoded.layout):
         return making.put_small(await in_thread(deadline, attachment, deadline), encoded)
     here = await _attach(deadline)
