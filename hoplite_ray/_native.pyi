@@ -204,6 +204,11 @@ class Client:
         Get an object that was put. A node that has all of the base makes it of the base and the deltas, the oldest first; any other node fetches it whole. Base and deltas are (object id, incarnation).
         """
 
+    def excerpt(self, object_id: bytes, *, source: tuple[bytes, int], layout: bytes, parts: Sequence[tuple[int, int]], runs: Sequence[tuple[int, int, int, int, int]], exists: bool = False) -> Request:
+        """
+        Get an object that is made of runs of `source`, (object id, incarnation), by a node that has it. A run is offset in the object, offset in the source, bytes, bytes from one to the next in the source, and their number. Without runs: ask what the source is.
+        """
+
     def gather(self, object_ids: Sequence[bytes], exist: bool = False) -> list[Request]:
         """Get several objects; the node is asked for all of them at once."""
 

@@ -89,8 +89,9 @@ PANELS: dict[str, tuple[Metric, ...]] = {
             "rebuilds_failed",
             "counter",
             "ops",
-            "rebuilds that ended with a fetch of the whole object",
+            "rebuilds that ended with a fetch of the whole object, or with another maker of a part",
         ),
+        Metric("excerpts", "counter", "ops", "parts of objects that the node made for readers"),
     ),
     "Reduces": (
         Metric("reduces_committed", "counter", "ops", "planned reduces with final members"),
@@ -134,6 +135,7 @@ PANELS: dict[str, tuple[Metric, ...]] = {
         Metric("reduces", "gauge", "short", "reduces planned, folded or remembered"),
         Metric("channels", "gauge", "short", "version channels whose newest version is kept"),
         Metric("channel_requests", "gauge", "short", "requests about channels that wait here"),
+        Metric("excerpts_wanted", "gauge", "short", "parts of objects that clients here wait for"),
         Metric("actions", "gauge", "short", "actions decided and not carried out yet"),
     ),
     "Reactor": (

@@ -4,7 +4,7 @@
 // because the simulator draws it small. Only its default stands here.
 // A limit that decides whether a frame is refused is the same at all nodes and is no field: sizes
 // of frames and layouts, kNeedlessBlocksMax, kPartsMax, kStripesMax, kReduceSourcesMax,
-// kRebuildDeltasMax, kViewMembersMax, kRailsMax.
+// kRebuildDeltasMax, kExcerptRunsMax, kViewMembersMax, kRailsMax.
 #pragma once
 
 #include <cstddef>
@@ -60,6 +60,7 @@ static_assert(kControlFrameBytesMax >=
                   kLayoutBytesMax + 46 * std::size_t{kReduceSourcesMax} + 4_KiB,
               "a reduce's result and all of its members fit into one frame");
 inline constexpr std::size_t kRebuildDeltasMax = 32;  // applied in one pass (decision 42)
+inline constexpr std::size_t kExcerptRunsMax = 4096;  // 160 KiB of a frame (decision 48)
 inline constexpr std::size_t kViewMembersMax = 1024;
 inline constexpr std::size_t kForwardListMax = 8;  // decision 18: pushes above it are forwarded
 inline constexpr std::size_t kRailsMax = 8;
@@ -83,8 +84,7 @@ inline constexpr std::uint32_t kFoldWindowMax = 256;  // blocks of 8 KiB are kCr
 inline constexpr std::size_t kPulledObjectsMax = 16'384;
 inline constexpr std::size_t kEarlyPullsMax = 1024;
 // Bytes handed to one rail and not yet taken by the kernel, where a link has several rails: the
-// queues show which rail is faster. A single rail gets only enough to stay busy
-// (plan/links/rails.cc).
+// queues show which rail is faster. A single rail gets only enough to stay busy.
 inline constexpr std::uint64_t kRailQueueBytes = 2_MiB;
 
 // A turn of the reactor: work that it may do until it looks at the sockets again.

@@ -49,6 +49,8 @@ std::vector<Part> to_parts(const PyParts& parts) {
 }
 
 using PyAttempt = std::pair<nb::bytes, std::uint32_t>;
+using PyRuns = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
+                          std::uint64_t>;  // the fields of StridedRuns
 
 Attempt to_attempt(const PyAttempt& attempt) {
   return {to_object_id(attempt.first), Incarnation{attempt.second}};
@@ -136,6 +138,17 @@ struct PyClient : Handle {
     recipe.meta.layout = std::string(layout.c_str(), layout.size());
     for (const PyAttempt& delta : deltas) recipe.deltas.push_back(to_attempt(delta));
     return wrap(without_gil([&](Client& c) { return c.rebuild(std::move(recipe)); }));
+  }
+
+  PyRequest excerpt(const nb::bytes& object_id, const PyAttempt& source, const nb::bytes& layout,
+                    const PyParts& parts, const std::vector<PyRuns>& runs, bool exists) {
+    Excerpt wanted{to_object_id(object_id), {}, to_attempt(source), {}};
+    wanted.meta.parts = to_parts(parts);
+    for (const Part& part : wanted.meta.parts) wanted.meta.size_bytes += part.size_bytes;
+    wanted.meta.layout = std::string(layout.c_str(), layout.size());
+    for (const auto& [into, from, run_bytes, stride_bytes, count] : runs)
+      wanted.runs.push_back({into, from, run_bytes, stride_bytes, count});
+    return wrap(without_gil([&](Client& c) { return c.excerpt(std::move(wanted), exists); }));
   }
 
   std::vector<PyRequest> gather(const std::vector<nb::bytes>& object_ids, bool exist) {
@@ -504,6 +517,12 @@ void bind_client(nb::module_& m) {
            "Get an object that was put. A node that has all of the base makes it of the base and "
            "the deltas, the oldest first; any other node fetches it whole. Base and deltas are "
            "(object id, incarnation).")
+      .def(
+          "excerpt", &PyClient::excerpt, "object_id"_a, nb::kw_only(), "source"_a, "layout"_a,
+          "parts"_a, "runs"_a, "exists"_a = false,
+          "Get an object that is made of runs of `source`, (object id, incarnation), by a node "
+          "that has it. A run is offset in the object, offset in the source, bytes, bytes from one "
+          "to the next in the source, and their number. Without runs: ask what the source is.")
       .def("gather", &PyClient::gather, "object_ids"_a, "exist"_a = false,
            "Get several objects; the node is asked for all of them at once.")
       .def("wait_all", &PyClient::wait_all, "requests"_a, "timeout_s"_a,

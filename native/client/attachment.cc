@@ -24,7 +24,9 @@ Outbox::Room room_for(const CommandBody& body) {
 // deletion, for example, takes place though its caller waits no longer.
 bool is_withdrawable(const CommandBody& body) {
   return std::holds_alternative<GetCommand>(body) || std::holds_alternative<PutCommand>(body) ||
-         std::holds_alternative<WatchCommand>(body) || std::holds_alternative<RebuildCommand>(body);
+         std::holds_alternative<WatchCommand>(body) ||
+         std::holds_alternative<RebuildCommand>(body) ||
+         std::holds_alternative<ExcerptCommand>(body);
 }
 
 }  // namespace

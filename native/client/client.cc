@@ -147,6 +147,17 @@ Result<RequestHandle> Client::rebuild(RebuildCommand recipe) {
   return attachment_->begin_request(object, std::move(recipe));
 }
 
+Result<RequestHandle> Client::excerpt(Excerpt wanted, bool exists) {
+  const ObjectId object = wanted.runs.empty() ? wanted.source.object : wanted.object;
+  const char* fault = fault_of(wanted.meta);
+  if (wanted.runs.size() > kExcerptRunsMax) fault = "it has too many runs";
+  if (fault != nullptr) {
+    return Error{Code::kInvalidArgument,
+                 "part of object " + short_name(wanted.source.object) + ": " + fault};
+  }
+  return attachment_->begin_request(object, ExcerptCommand{std::move(wanted), exists});
+}
+
 Result<std::vector<RequestHandle>> Client::gather(std::span<const ObjectId> objects, bool exist) {
   return attachment_->begin_gets(objects, exist);
 }

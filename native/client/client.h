@@ -75,6 +75,10 @@ class Client {
   // Like get() of an object that was put. A node that has the recipe's base makes the object of it
   // and the deltas; any other node fetches it whole.
   [[nodiscard]] Result<RequestHandle> rebuild(RebuildCommand recipe);
+  // Like get() of an object that is made of another one's bytes, by a node that has the other.
+  // Without runs it is a question what the source is: the View has its layout and incarnation, and
+  // no bytes. `exists`: the source was put.
+  [[nodiscard]] Result<RequestHandle> excerpt(Excerpt wanted, bool exists = false);
   // Waits until all have finished or one has failed. Returns their number, or the place of the
   // first one that failed; nullopt if `timeout` runs out first. REQUIRES: they belong to this
   // client.

@@ -23,6 +23,7 @@ Named sizes_by_name(const NodeStats& stats) {
       {"reduces", e.reduces},
       {"channels", e.channels},
       {"channel_requests", e.channel_requests},
+      {"excerpts_wanted", e.excerpts_wanted},
       {"actions", e.actions},
       {"link_layout_bytes", stats.links.layout_bytes},
       {"link_bytes_queued", stats.links.bytes_queued},
@@ -35,6 +36,7 @@ Named work_by_name(const NodeStats& stats) {
   return {
       {"rebuilds", stats.engine.rebuilds},
       {"rebuilds_failed", stats.engine.rebuilds_failed},
+      {"excerpts", stats.engine.excerpts},
       {"turns", stats.turns.turns},
       {"longest_turn_us", stats.turns.longest_turn_us},
       {"turns_over_10ms", stats.turns.turns_over_10ms},

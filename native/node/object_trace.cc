@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, std::variant_size_v<CommandBody>> kComman
     "ClientLostCommand", "SetViewCommand",      "ListCommand",         "OrphanCommand",
     "DrainCommand",      "EchoCommand",         "TakeTermCommand",     "PublishCommand",
     "WatchCommand",      "ListChannelsCommand", "RebuildCommand",      "ReadCommand",
-    "KeepCommand"};
+    "KeepCommand",       "ExcerptCommand"};
 constexpr std::array<std::string_view, std::variant_size_v<PeerMessage>> kMessages{
     "Claim",        "Delete",          "Locate",       "ReduceWant",
     "ReduceReport", "ResyncDone",      "Grant",        "Located",
@@ -29,7 +29,7 @@ constexpr std::array<std::string_view, std::variant_size_v<PeerMessage>> kMessag
     "PullStop",     "PullRefused",     "Orphan",       "Adopt",
     "Standing",     "Progress",        "ResyncWanted", "Deleted",
     "ChannelClaim", "ChannelQuestion", "VersionAck",   "VersionOffer",
-    "VersionNews",  "ChannelAnswer"};
+    "VersionNews",  "ChannelAnswer",   "MakeExcerpt"};
 static_assert(!kCommands.back().empty() && !kMessages.back().empty(), "a new one needs its name");
 
 // The object that a struct names, or null.
@@ -41,6 +41,8 @@ const ObjectId* object_of(const T& value) {
     return &value.target;
   } else if constexpr (requires { value.header.object; }) {
     return &value.header.object;
+  } else if constexpr (requires { value.excerpt.object; }) {
+    return &value.excerpt.object;
   } else {
     return nullptr;
   }
@@ -80,6 +82,7 @@ Moment moment_of(const ObjectId& object, MomentKind kind, Instant at, NodeId pee
 MomentKind answer_kind(const CommandBody& command) {
   if (std::holds_alternative<GetCommand>(command)) return MomentKind::kGot;
   if (std::holds_alternative<RebuildCommand>(command)) return MomentKind::kGot;
+  if (std::holds_alternative<ExcerptCommand>(command)) return MomentKind::kGot;
   if (std::holds_alternative<DeleteCommand>(command)) return MomentKind::kDelete;
   if (std::holds_alternative<OrphanCommand>(command)) return MomentKind::kOrphaned;
   if (std::holds_alternative<ReduceCommand>(command)) return MomentKind::kCommitted;

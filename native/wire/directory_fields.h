@@ -41,6 +41,7 @@ void fields(A& a, Of<A, Claim> m) {
   a.flag(m.orphaned);
   a.flag(m.elsewhere);
   a.flag(m.committed);
+  a.flag(m.excerpt);
   id(a, m.owner);
   a.number(m.copies);
   a.require(m.copies <= kCopiesMax);
@@ -134,6 +135,10 @@ void fields(A& a, Of<A, Drop> m) {
   fields(a, m.object);
   id(a, m.upto);
   a.flag(m.deleted);
+}
+template <typename A>
+void fields(A& a, Of<A, MakeExcerpt> m) {
+  fields(a, m.excerpt);
 }
 template <typename A>
 void fields(A& a, Of<A, Deleted> m) {

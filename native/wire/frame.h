@@ -58,7 +58,8 @@ enum class FrameType : std::uint8_t {
   kVersionOffer = 59,
   kVersionNews = 60,
   kChannelAnswer = 61,
-  kLastMessage = kChannelAnswer,  // raise it with each new message
+  kMakeExcerpt = 62,
+  kLastMessage = kMakeExcerpt,  // raise it with each new message
 };
 
 // The header of every frame.

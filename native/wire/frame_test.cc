@@ -63,6 +63,7 @@ std::vector<PeerMessage> one_of_each_about_objects(const ObjectId& id) {
             true,
             true,
             false,
+            true,
             NodeId{7},
             3,
             true,
@@ -125,6 +126,7 @@ std::vector<PeerMessage> one_of_each(const ObjectId& id = object(1)) {
       VersionOffer{id, 9, kTerm, kVersion, true},
       VersionNews{id, kVersion},
       ChannelAnswer{id, 10, ChannelOutcome::kTaken, kTerm, kVersion, {Epoch{2}, 4}},
+      MakeExcerpt{{id, kMeta, {id, Incarnation{2}}, {{0, 64, 8, 32, 4}, {64, 0, 64, 0, 1}}}},
   };
   all.insert(all.end(), of_channels.begin(), of_channels.end());
   return all;

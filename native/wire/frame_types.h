@@ -36,6 +36,7 @@ inline FrameType type_of(const ChannelQuestion&) { return FrameType::kChannelQue
 inline FrameType type_of(const VersionOffer&) { return FrameType::kVersionOffer; }
 inline FrameType type_of(const VersionNews&) { return FrameType::kVersionNews; }
 inline FrameType type_of(const ChannelAnswer&) { return FrameType::kChannelAnswer; }
+inline FrameType type_of(const MakeExcerpt&) { return FrameType::kMakeExcerpt; }
 constexpr FrameType type_of(const VersionAck&) { return FrameType::kVersionAck; }
 constexpr FrameType type_of(const Hello&) { return FrameType::kHello; }
 constexpr FrameType type_of(const Welcome&) { return FrameType::kWelcome; }

@@ -75,5 +75,25 @@ void fields(A& a, Of<A, ReduceSource> source) {
   a.flag(source.is_branch);
   a.require(source.index < kReduceSourcesMax);
 }
+inline constexpr std::size_t kAttemptBytes = kObjectIdBytes + 4;
+template <typename A>
+void fields(A& a, Of<A, Attempt> attempt) {
+  fields(a, attempt.object);
+  id(a, attempt.incarnation);
+}
+inline constexpr std::size_t kStridedRunsBytes = 5 * 8;
+template <typename A>
+void fields(A& a, Of<A, Excerpt> excerpt) {
+  fields(a, excerpt.object);
+  fields(a, excerpt.meta);
+  fields(a, excerpt.source);
+  each(a, excerpt.runs, kExcerptRunsMax, kStridedRunsBytes, [&](auto& run) {
+    a.number(run.into);
+    a.number(run.from);
+    a.number(run.run_bytes);
+    a.number(run.stride_bytes);
+    a.number(run.count);
+  });
+}
 
 }  // namespace hoplite::wire

@@ -106,7 +106,8 @@ TEST(WireDoc, EveryFrameHasItsRow) {
       {FrameType::kVersionAck, "VersionAck"},
       {FrameType::kVersionOffer, "VersionOffer"},
       {FrameType::kVersionNews, "VersionNews"},
-      {FrameType::kChannelAnswer, "ChannelAnswer"}};
+      {FrameType::kChannelAnswer, "ChannelAnswer"},
+      {FrameType::kMakeExcerpt, "MakeExcerpt"}};
   // One more than the variants: Block is a struct of its own.
   EXPECT_EQ(frames.size(), std::variant_size_v<PeerMessage> + std::variant_size_v<LinkFrame> + 1);
   for (const auto& [type, name] : frames) {
@@ -145,7 +146,8 @@ TEST(WireDoc, EveryLocalFrameHasItsRow) {
       {LocalType::kChannelsListed, "ChannelsListed"},
       {LocalType::kRebuild, "Rebuild"},
       {LocalType::kRead, "Read"},
-      {LocalType::kKeep, "Keep"}};
+      {LocalType::kKeep, "Keep"},
+      {LocalType::kExcerpt, "Excerpt"}};
   // Four commands are no client's; Attach and Attached are neither commands nor replies.
   EXPECT_EQ(local_frames.size(),
             std::variant_size_v<CommandBody> - 4 + std::variant_size_v<Reply> + 2);

@@ -46,6 +46,7 @@ void Directory::apply_claim(NodeId from, const Claim& claim, Epoch epoch, Instan
   send_of_deletions();
   if (!is_admitted) return;
   Entry& entry = entries_[claim.object];
+  entry.is_excerpt = entry.is_excerpt || claim.excerpt;
   note_adopter(from, claim, entry, now);
   if (claim.stripes.empty() && !claim.wants) {
     entry.holders.erase(from);

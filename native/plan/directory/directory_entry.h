@@ -62,6 +62,7 @@ struct DirectoryEntry {
   TargetEpoch target_epoch;
   ObjectMeta meta;
   bool committed = true, lost = false;
+  bool is_excerpt = false;  // True if it can be made again, so it is never lost
   Code lost_code = Code::kObjectLost;
   std::string lost_text;
   std::uint16_t stripe_count = 0;  // 0 if not decided

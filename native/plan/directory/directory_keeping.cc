@@ -89,7 +89,7 @@ void Directory::handle_draining(NodeId node, bool draining, Instant now) {
 // the last reference then. An owner that restarts is back within that time.
 void Directory::watch_owner(Entry& entry, Instant now) {
   if (entry.reduce && entry.reduce->phase == ReducePhase::kRunning) return;
-  if (is_orphaned(entry) || entry.copies > 0) return;
+  if (is_orphaned(entry) || entry.copies > 0 || entry.is_excerpt) return;
   const NodeId owner = owner_of(entry);
   if (owner == kNoNode || owner == config_.node || live_.contains(owner)) {
     entry.owner_gone.reset();
@@ -135,7 +135,7 @@ void Directory::tell_standing(const ObjectId& object, Entry& entry) {
     if (!has_some || holder.stale) continue;
     bool elsewhere = false;
     if (draining_.contains(node)) {
-      if (!kept) kept = entry.lost || is_kept(entry);
+      if (!kept) kept = entry.lost || entry.is_excerpt || is_kept(entry);
       elsewhere = *kept || (orphaned && is_handed_over(holder));
     }
     const std::pair standing(orphaned, elsewhere);
@@ -153,7 +153,10 @@ void Directory::tell_standing(const ObjectId& object, Entry& entry) {
 // it, and as many as it lacks of its copies.
 std::size_t Directory::count_missing(const Entry& entry) const {
   const bool is_due = !draining_.empty() || entry.copies > 1;
-  if (!is_due || !entry.known || entry.lost || !entry.committed || !unheard_.empty()) return 0;
+  if (!is_due || !entry.known || entry.lost || !entry.committed || !unheard_.empty() ||
+      entry.is_excerpt) {
+    return 0;
+  }
   const auto has = [](const Edge& edge) { return edge.state == StripeState::kComplete; };
   std::size_t keepers = 0;
   for (const NodeId node : entry.adopters) {

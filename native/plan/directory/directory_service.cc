@@ -187,6 +187,7 @@ SenderRoom Directory::room_of(const Entry& entry) const {
 // a producing holder. A receiver whose sender died counts as a holder until it says how far it got.
 std::optional<std::string> Directory::why_lost(const Entry& entry) const {
   if (!entry.known || !may_say_lost() || !entry.committed) return std::nullopt;
+  if (entry.is_excerpt) return std::nullopt;  // its readers have it made again
   for (std::size_t stripe = 0; stripe < std::max<std::size_t>(entry.stripe_count, 1); ++stripe) {
     bool held = false;
     for (const auto& [node, holder] : entry.holders) {

@@ -88,11 +88,13 @@ void Engine::State::pass_on(Command command) {
           [&](const CancelCommand& cancel) {
             if (channels.cancel(waiter, cancel.object)) return;
             if (keeping.cancel(waiter, cancel.object)) return;
+            if (excerpts.cancel(waiter, cancel.object)) return;
             objects.handle_cancel(waiter, cancel);
           },
           [&](const ClientLostCommand&) {
             channels.handle_client_lost(command.client);
             keeping.handle_client_lost(command.client);
+            excerpts.handle_client_lost(command.client);
             objects.handle_client_lost(command.client);
           },
           [&](const SetViewCommand& view) { handle_set_view(view); },
@@ -108,7 +110,8 @@ void Engine::State::pass_on(Command command) {
           },
           [&](const RebuildCommand& rebuild) { rebuilds.handle_rebuild(waiter, rebuild); },
           [&](const ReadCommand& read) { channels.handle_read(command.client, read); },
-          [&](const KeepCommand& keep) { keeping.handle_keep(waiter, keep); }},
+          [&](const KeepCommand& keep) { keeping.handle_keep(waiter, keep); },
+          [&](const ExcerptCommand& excerpt) { excerpts.handle_get(waiter, excerpt); }},
       command.body);
 }
 
@@ -161,7 +164,8 @@ void Engine::State::receive(NodeId from, const Message& message, Bytes payload) 
           [&](const VersionAck& ack) { channel_home.handle_ack(from, ack); },
           [&](const VersionOffer& offer) { channels.handle_offer(from, offer); },
           [&](const VersionNews& news) { channels.handle_news(from, news); },
-          [&](const ChannelAnswer& answer) { channels.handle_answer(from, answer); }},
+          [&](const ChannelAnswer& answer) { channels.handle_answer(from, answer); },
+          [&](const MakeExcerpt& make) { excerpts.handle_make(from, make); }},
       message.body);
 }
 
@@ -206,6 +210,7 @@ void Engine::State::handle_timeout(Instant at) {
   calls.stop_waiting_for_answers();
   transfers.fail_out_of_reach();
   rebuilds.handle_timeout();
+  excerpts.handle_timeout();
   keeping.forget_old();
   settle();
 }
@@ -248,9 +253,10 @@ std::optional<Instant> Engine::State::poll_timeout() const {
   const bool is_pending = !is_settled_ || more_ || calls.has_news();
   if (is_pending || outgoing.action_count() > 0) return now;
   std::optional<Instant> earliest;
-  for (const auto& at : {directory.poll_timeout(), inventory.poll_timeout(),
-                         transfers.next_deadline(), folds.next_deadline(), calls.next_deadline(),
-                         keeping.next_forgetting(), rebuilds.next_deadline()}) {
+  for (const auto& at :
+       {directory.poll_timeout(), inventory.poll_timeout(), transfers.next_deadline(),
+        folds.next_deadline(), calls.next_deadline(), keeping.next_forgetting(),
+        rebuilds.next_deadline(), excerpts.next_deadline()}) {
     earliest = earlier(earliest, at);
   }
   return earliest;
@@ -275,6 +281,7 @@ EngineStats Engine::State::stats() const {
   keeping.add_stats(stats);
   calls.add_stats(stats);
   channels.add_stats(stats);
+  excerpts.add_stats(stats);
   return stats;
 }
 
@@ -289,6 +296,7 @@ void Engine::State::check_invariants() const {
   keeping.check_invariants();
   spills.check_invariants();
   rebuilds.check_invariants();
+  excerpts.check_invariants();
   transfers.check_invariants();
   folds.check_invariants();
   calls.check_invariants();

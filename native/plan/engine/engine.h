@@ -20,7 +20,9 @@ struct EngineStats {
   // Bytes in the file of spilled objects; bytes written and read there; its errors.
   std::uint64_t spill_bytes = 0, spill_bytes_written = 0, spill_bytes_read = 0, spill_errors = 0;
   std::uint64_t rebuilds = 0;         // objects made here of a base and deltas
-  std::uint64_t rebuilds_failed = 0;  // that were fetched whole in the end
+  std::uint64_t rebuilds_failed = 0;  // that were fetched whole in the end, or made elsewhere
+  std::uint64_t excerpts = 0;         // parts of objects that were made here
+  std::uint64_t excerpts_wanted = 0;  // that clients here wait for, and questions what sources are
   std::uint64_t directory_entries = 0, view_epoch = 0, members = 0;
   std::uint64_t blocks_sent = 0, blocks_received = 0, blocks_folded = 0, bytes_sent = 0;
   std::uint64_t blocks_combined = 0;    // of several sources, sent as one

@@ -13,6 +13,7 @@ namespace hoplite {
 // kStoreFull only: that sender can't read the object back from its file. Ignored from a sender that
 // this node no longer pulls from.
 void Objects::handle_lost(NodeId from, const Lost& lost) {
+  if (engine_.excerpts.handle_lost(from, lost)) return;
   const bool is_pulled = engine_.transfers.pulls_from(from, lost.object);
   const bool is_homes = from == engine_.peers.home_of(lost.object);
   const bool is_senders = is_pulled && lost.code == Code::kStoreFull;
@@ -20,6 +21,7 @@ void Objects::handle_lost(NodeId from, const Lost& lost) {
   if (is_senders) {
     engine_.folds.fail_folds_of(lost.object, lost.text);
   } else {
+    engine_.excerpts.handle_source_lost(lost.object, lost.text);
     engine_.calls.note_arrival(lost.object, nullptr);
   }
   LocalObject* const found = find(lost.object);
@@ -197,7 +199,10 @@ void Objects::take_range(const Admitted& admitted) {
 
 void Objects::refuse_range(const ObjectId& id, std::uint64_t size_bytes) {
   const ObjectId name = engine_.folds.take_slot_key(id).value_or(id);
-  if (engine_.rebuilds.makes(name)) return engine_.rebuilds.fall_back(name);
+  if (engine_.rebuilds.makes(name)) {
+    return engine_.rebuilds.fall_back(name, Code::kStoreFull,
+                                      engine_.overview.full_text(name, size_bytes));
+  }
   fail_without_room(name, engine_.overview.full_text(name, size_bytes));
 }
 
@@ -253,6 +258,7 @@ void Objects::complete(const ObjectId& id, LocalObject& object) {
   object.waiters.clear();
   object.next_upto_bytes = kAllBytes;
   object.wanted_by_fold = object.wanted_by_all = false;
+  if (object.is_excerpt) engine_.excerpts.note_here(id);
   if (std::exchange(object.adopting, false)) {
     if (!object.orphaned) object.keep = Keep::kAdopted;  // as its claim says already
     if (!object.is_pinned()) claim(id);
@@ -371,7 +377,7 @@ void Objects::forget_if_empty(const ObjectId& id) {
   if (found == nullptr) return;
   const LocalObject& object = *found;
   if (object.has_bytes() || object.is_wanted() || engine_.inventory.is_waiting(id) ||
-      engine_.folds.is_folding(id)) {
+      engine_.folds.is_folding(id) || engine_.rebuilds.makes(id)) {
     return;
   }
   objects_.erase(id);
@@ -386,6 +392,7 @@ void Objects::drop_unwanted(const ObjectId& id) {
   if (found == nullptr) return;
   LocalObject& object = *found;
   if (object.is_wanted() || object.is_whole() || object.put_request || object.inbound) return;
+  if (object.is_excerpt && engine_.rebuilds.makes(id)) return;  // another node may wait for it
   // The stripes of a fold stay; receivers of other stripes ask the home again.
   if (engine_.folds.is_folding(id)) return engine_.transfers.stop_serving(id);
   if (object.is_pinned() || object.may_leave()) return;

@@ -9,6 +9,7 @@
 #include "plan/engine/channels/channels.h"
 #include "plan/engine/engine.h"
 #include "plan/engine/home.h"
+#include "plan/engine/jobs/excerpts.h"
 #include "plan/engine/jobs/rebuilds.h"
 #include "plan/engine/jobs/spills.h"
 #include "plan/engine/keeping.h"
@@ -51,6 +52,7 @@ struct Owners {
   Keeping keeping{*this};
   Spills spills{*this};
   Rebuilds rebuilds{*this};
+  Excerpts excerpts{*this};
   Transfers transfers;
   Folds folds{*this};
   Calls calls{*this};

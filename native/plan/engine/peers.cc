@@ -105,6 +105,7 @@ void Peers::void_exchange_with(NodeId node) {
   engine_.directory.handle_link_down(node);
   engine_.directory.handle_unreachable(node);
   engine_.transfers.fail_pulls_from(node);
+  engine_.excerpts.handle_unreachable(node);
 }
 
 void Peers::handle_peer_dead(const PeerDead& event) {

@@ -50,6 +50,9 @@ struct HeldBytes {
   std::uint64_t operator()(const VersionOffer& m) const { return count_bytes(m.newest.payload); }
   std::uint64_t operator()(const VersionNews& m) const { return count_bytes(m.version.payload); }
   std::uint64_t operator()(const ChannelAnswer& m) const { return count_bytes(m.newest.payload); }
+  std::uint64_t operator()(const MakeExcerpt& m) const {
+    return of(m.excerpt.meta) + count_bytes(m.excerpt.runs);
+  }
   template <typename Plain>
   std::uint64_t operator()(const Plain&) const {
     static_assert(std::is_trivially_copyable_v<Plain>, "say what it holds");

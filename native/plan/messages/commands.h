@@ -101,8 +101,8 @@ using CommandBody =
     std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
                  ReduceSourceCommand, CancelCommand, ClientLostCommand, SetViewCommand, ListCommand,
                  OrphanCommand, DrainCommand, EchoCommand, TakeTermCommand, PublishCommand,
-                 WatchCommand, ListChannelsCommand, RebuildCommand, ReadCommand,
-                 KeepCommand>;
+                 WatchCommand, ListChannelsCommand, RebuildCommand, ReadCommand, KeepCommand,
+                 ExcerptCommand>;
 struct Command {
   ClientId client;
   RequestId request;

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "plan/messages/job_messages.h"
 #include "plan/messages/types.h"
 
 namespace hoplite {

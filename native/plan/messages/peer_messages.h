@@ -40,6 +40,7 @@ struct Claim {  // all that the sender of this message has and wants of `object`
   bool orphaned = false;       // its owner has died: it is evicted before every other copy
   bool elsewhere = false;      // of a draining node: another node keeps it, as far as is known
   bool committed = true;       // false: result of a reduce that is still tentative
+  bool excerpt = false;        // True if it can be made again of another object
   NodeId owner = kNoNode;      // of an adopted object: the node that reports its last reference
   std::uint8_t copies = 0;     // nodes that are to keep it; it then has no owner. 0: it has one
   bool awaits_copies = false;  // a client of the sender waits until as many nodes keep it

@@ -77,7 +77,7 @@ using PeerMessage = std::variant<Claim, Delete, Locate, ReduceWant, ReduceReport
                                  Located, Push, PushTo, Lost, Drop, ReduceOwn, ReduceState,
                                  PullStart, Credit, PullStop, PullRefused, Orphan, Adopt, Standing,
                                  Progress, ResyncWanted, Deleted, ChannelClaim, ChannelQuestion,
-                                 VersionAck, VersionOffer, VersionNews, ChannelAnswer>;
+                                 VersionAck, VersionOffer, VersionNews, ChannelAnswer, MakeExcerpt>;
 
 // A message with what every frame carries. The payload of Claim, Push and Located travels beside
 // it.

@@ -84,6 +84,7 @@ Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits) {
               .orphaned = object.orphaned,
               .elsewhere = object.elsewhere,
               .committed = object.is_final(),
+              .excerpt = object.is_excerpt,
               .owner = is_others ? object.owner : kNoNode,
               .copies = object.is_pinned() || object.adopting ? object.copies : std::uint8_t{0},
               .awaits_copies = false,

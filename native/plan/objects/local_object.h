@@ -70,8 +70,9 @@ struct LocalObject {
   NodeId owner;             // of an adopted object: the node that reports its last reference
   std::uint8_t copies = 0;  // nodes that are to keep it, of whom this is one; 0: it has an owner
   // The last word of its home:
-  bool orphaned = false;   // its owner has died: it may be read, and is evicted first
-  bool elsewhere = false;  // this node drains, and another one keeps it
+  bool orphaned = false;    // its owner has died: it may be read, and is evicted first
+  bool elsewhere = false;   // this node drains, and another one keeps it
+  bool is_excerpt = false;  // True if it can be made again of another object (decision 48)
   // Why it is wanted, besides `waiters`:
   bool exists = false;                // some waiter knows that it was put
   bool adopting = false;              // to be kept here, as its home asks

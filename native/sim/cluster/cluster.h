@@ -26,10 +26,11 @@ class Cluster final : private ClusterTables, private NetworkUser {
   Request& put(std::size_t node, const ObjectId& object, const PutOptions& options = {});
   Request& get(std::size_t node, const ObjectId&, bool exists = false, ClientId = ClientId{1},
                std::uint64_t upto_bytes = kAllBytes);
-  // Put what makes `whole` of `base`, and get it with a recipe. REQUIRES: they are large puts.
+  // Put what makes `whole` of `base`, and get it with a recipe; get a part of a put.
   Request& put_delta(std::size_t node, const ObjectId&, const Request& base, const Request& whole);
   Request& rebuild(std::size_t node, const Request& whole, const Request& base,
                    std::span<const Request* const> deltas, ClientId client = ClientId{1});
+  Request& excerpt(std::size_t node, const Request& put, const Excerpt&, ClientId = ClientId{1});
   Request& erase(std::size_t node, const ObjectId& object, Incarnation upto = {});
   Request& reduce(std::size_t node, const ObjectId& target, const ReduceOptions& options);
   void confirm(Request& reduce, std::uint32_t index, const ObjectId& source);

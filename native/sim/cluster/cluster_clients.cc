@@ -120,6 +120,21 @@ Request& Cluster::rebuild(std::size_t node, const Request& whole, const Request&
   return get;
 }
 
+Request& Cluster::excerpt(std::size_t node, const Request& put, const Excerpt& excerpt,
+                          ClientId client) {
+  Request part;
+  part.object = excerpt.object;
+  part.incarnation = excerpt.source.incarnation;
+  part.parts = excerpt.meta.parts;
+  part.bytes.resize(excerpt.meta.size_bytes);
+  gather_runs(excerpt.runs, put.bytes, 0, part.bytes.size(), part.bytes);
+  checker_.note_put(part);
+  Request& get = ask(Verb::kGet, node, client, excerpt.object);
+  get.exists = true;
+  command(get, ExcerptCommand{excerpt, true});
+  return get;
+}
+
 Request& Cluster::erase(std::size_t node, const ObjectId& object, Incarnation upto) {
   Request& erase = ask(Verb::kDelete, node, ClientId{1}, object);
   erase.incarnation = upto;

@@ -90,11 +90,14 @@ RebuildDone Cluster::make_step(Node& node, const RebuildJob& job) {
   const std::uint64_t from = std::exchange(made, std::min(made + job.step_bytes, target.size()));
   const bool fails =
       config_.rebuild_faults_per_mille > 0 && prng_.below(1000) < config_.rebuild_faults_per_mille;
-  if (fails || !apply_deltas(base, deltas, from, made, target)) {
+  if (!job.runs.empty()) {
+    if (fails) return {job.rebuild, false, "a step has failed"};
+    gather_runs(job.runs, base, from, made, target);
+  } else if (fails || !apply_deltas(base, deltas, from, made, target)) {
     return {job.rebuild, false, "a delta is corrupt"};
   }
   if (made < target.size()) return {job.rebuild, false, ""};
-  const bool trusts = config_.canary == Canary::kTrustBase;
+  const bool trusts = config_.canary == Canary::kTrustBase || !job.runs.empty();
   if (!trusts && (crc32c(target) != job.crc32c || !are_deltas_of(base, target, deltas))) {
     return {job.rebuild, false, "the deltas are of another version"};
   }

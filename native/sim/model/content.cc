@@ -222,6 +222,18 @@ bool are_deltas_of(std::span<const std::byte> base, std::span<const std::byte> w
   return before == crc32c(whole);
 }
 
+void gather_runs(std::span<const StridedRuns> runs, std::span<const std::byte> source,
+                 std::uint64_t from, std::uint64_t upto, std::span<std::byte> excerpt) {
+  for (std::uint64_t i = from; i < upto; ++i) {
+    excerpt[i] = std::byte{0};
+    for (const StridedRuns& run : runs) {
+      if (i < run.into || i >= run.into + run.run_bytes * run.count) continue;
+      const std::uint64_t at = i - run.into;
+      excerpt[i] = source[run.from + at / run.run_bytes * run.stride_bytes + at % run.run_bytes];
+    }
+  }
+}
+
 void fold_into(std::span<std::byte> into, std::span<const std::byte> from, DType dtype, ReduceOp op,
                bool first) {
   with_accumulator(dtype, [&](auto zero) {

@@ -52,6 +52,10 @@ bool apply_deltas(std::span<const std::byte> base,
 bool are_deltas_of(std::span<const std::byte> base, std::span<const std::byte> whole,
                    std::span<const std::span<const std::byte>> deltas);
 
+// Writes bytes [from, upto) of an excerpt of `source`; those of no run are 0.
+void gather_runs(std::span<const StridedRuns> runs, std::span<const std::byte> source,
+                 std::uint64_t from, std::uint64_t upto, std::span<std::byte> excerpt);
+
 // Performs the actions Fold and Finish of a node. REQUIRES: the sizes match.
 void fold_into(std::span<std::byte> into, std::span<const std::byte> from, DType dtype, ReduceOp op,
                bool first);

@@ -205,6 +205,9 @@ std::string describe_body(const PeerMessage& body) {
           [](const VersionOffer& m) { return describe_offer(m); },
           [](const VersionNews& m) { return describe_news(m); },
           [](const ChannelAnswer& m) { return describe_answer(m); },
+          [](const MakeExcerpt& m) {
+            return Line("MakeExcerpt").add(m.excerpt.object).add(m.excerpt.source.object).str();
+          },
           [](const PullRefused& m) {
             return Line("PullRefused").add("code", static_cast<std::uint64_t>(m.code)).str();
           },
@@ -352,6 +355,9 @@ std::string describe(const Command& command) {
           },
           [&](const RebuildCommand& c) {
             line.add("rebuild").add(c.object).add("of").add(c.base.object);
+          },
+          [&](const ExcerptCommand& c) {
+            line.add("part").add(c.excerpt.object).add("of").add(c.excerpt.source.object);
           },
           [&](const ReleaseCommand& c) { line.add("release").add(c.object); },
           [&](const DeleteCommand& c) { line.add("delete").add(c.object).add("upto", c.upto); },

@@ -127,7 +127,7 @@ void Siege::honest_command() {
   const auto ask = [&](CommandBody body) {
     engine_.handle_command({kHonest, request, std::move(body)}, now_);
   };
-  switch (draw_() % 7) {
+  switch (draw_() % 8) {
     case 0:
       return ask(PutCommand{object, kLife, floats(kBytes), {}});
     case 1:
@@ -151,6 +151,11 @@ void Siege::honest_command() {
       rebuild.meta.block_bytes = 8192;
       rebuild.deltas.push_back({objects[draw_() % objects.size()], kLife});
       return ask(rebuild);
+    }
+    case 6: {
+      Excerpt part{object, floats(kBytes), {objects[draw_() % objects.size()], kLife}, {}};
+      if (draw_() % 8 != 0) part.runs.push_back({0, 64, 64, 128, kBytes / 128});
+      return ask(ExcerptCommand{part, draw_() % 2 == 0});
     }
     default:
       return ask(GetCommand{object, true});

@@ -69,12 +69,6 @@ void fields(A& a, Of<A, OrphanCommand> m) {
 }
 template <typename A>
 void fields(A&, Of<A, EchoCommand>) {}
-inline constexpr std::size_t kAttemptBytes = kObjectIdBytes + 4;
-template <typename A>
-void fields(A& a, Of<A, Attempt> attempt) {
-  fields(a, attempt.object);
-  id(a, attempt.incarnation);
-}
 template <typename A>
 void fields(A& a, Of<A, RebuildCommand> m) {
   fields(a, m.object);
@@ -91,6 +85,12 @@ void fields(A& a, Of<A, KeepCommand> m) {
   a.number(m.copies);
 }
 
+template <typename A>
+void fields(A& a, Of<A, ExcerptCommand> m) {
+  fields(a, m.excerpt);
+  a.flag(m.exists);
+}
+
 constexpr LocalType type_of(const PutCommand&) { return LocalType::kPut; }
 constexpr LocalType type_of(const WroteCommand&) { return LocalType::kWrote; }
 constexpr LocalType type_of(const GetCommand&) { return LocalType::kGet; }
@@ -103,6 +103,7 @@ constexpr LocalType type_of(const OrphanCommand&) { return LocalType::kOrphan; }
 constexpr LocalType type_of(const EchoCommand&) { return LocalType::kEcho; }
 constexpr LocalType type_of(const RebuildCommand&) { return LocalType::kRebuild; }
 constexpr LocalType type_of(const KeepCommand&) { return LocalType::kKeep; }
+constexpr LocalType type_of(const ExcerptCommand&) { return LocalType::kExcerpt; }
 
 // True for a command that the control plane or the node itself gives, but no client.
 template <typename T>

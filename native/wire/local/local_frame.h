@@ -39,7 +39,8 @@ enum class LocalType : std::uint8_t {
   kRebuild = 30,
   kRead = 31,
   kKeep = 32,
-  kLastCommand = kKeep,  // raise it with each new command
+  kExcerpt = 33,
+  kLastCommand = kExcerpt,  // raise it with each new command
   kReserved = 64,
   kFetched = 65,
   kReduced = 66,

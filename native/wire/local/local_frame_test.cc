@@ -58,6 +58,9 @@ std::vector<ByteVector> all_encoded() {
                              77,
                              {object(2), Incarnation{1}},
                              {{object(3), Incarnation{1}}, {object(4), Incarnation{2}}}});
+  add_command(ExcerptCommand{
+      {object(1), kMeta, {object(2), Incarnation{1}}, {{0, 64, 8, 32, 4}, {64, 0, 64, 0, 1}}},
+      true});
   add_reply(Reserved{{4096, 70000}, 8192});
   add_reply(Fetched{Incarnation{2}, kMeta, {4096, 70000}, true, 65536});
   add_reply(Reduced{{1, 2, 5}});

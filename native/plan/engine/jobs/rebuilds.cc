@@ -66,11 +66,56 @@ void Rebuilds::begin(const RebuildCommand& command, Extent base) {
                            .pinned = {command.base}});
   by_object_.emplace(command.object, id);
   deadlines_.emplace(until, id);
-  for (std::size_t i = 0; i < command.deltas.size(); ++i) {
-    const RequestId request{++last_request_.value};
-    asked_.emplace(request, Asked{id, i, command.deltas[i]});
-    engine_.objects.handle_get({kThisNode, request}, GetCommand{command.deltas[i].object, true});
+  for (std::size_t i = 0; i < command.deltas.size(); ++i) fetch(id, i, command.deltas[i]);
+}
+
+void Rebuilds::fetch(RebuildId id, std::size_t index, const Attempt& delta) {
+  const RequestId request{++last_request_.value};
+  asked_.emplace(request, Asked{id, index, delta});
+  engine_.objects.handle_get({kThisNode, request}, GetCommand{delta.object, true});
+}
+
+// A source that a client writes, or that is in the file, is waited for like a delta.
+bool Rebuilds::may_make(const Excerpt& excerpt) const {
+  const ObjectId& id = excerpt.object;
+  const LocalObject* object = engine_.objects.find(id);
+  if (object != nullptr && object->has_bytes()) return false;
+  if (makes(id) || engine_.inventory.is_waiting(id) || engine_.folds.is_folding(id) ||
+      engine_.calls.is_planned_here(id) ||
+      engine_.keeping.is_deleted(id, excerpt.source.incarnation)) {
+    return false;
   }
+  const LocalObject* source = engine_.objects.find(excerpt.source.object);
+  return source != nullptr && (source->is_whole() || source->is_writing()) && source->is_final() &&
+         source->incarnation == excerpt.source.incarnation &&
+         source->meta.size_bytes >= count_source_bytes(excerpt);
+}
+
+void Rebuilds::make(const Excerpt& excerpt, NodeId asker) {
+  const RebuildId id{++last_.value};
+  const Instant until = engine_.now + longest_rebuild(engine_.config);
+  LocalObject& object = engine_.objects.make(excerpt.object);
+  object.is_excerpt = true;
+  object.begin({excerpt.source.incarnation, TargetEpoch{0}}, engine_.objects.cut(excerpt.meta),
+               Keep::kCopy, Finality::kFinal);
+  Rebuild& begun = all_.emplace(id, Rebuild{.object = excerpt.object,
+                                            .incarnation = excerpt.source.incarnation,
+                                            .until = until,
+                                            .base = {},
+                                            .deltas = {std::nullopt},
+                                            .target = {},
+                                            .pinned = {},
+                                            .runs = excerpt.runs,
+                                            .source = excerpt.source})
+                       .first->second;
+  if (asker != kNoNode) begun.askers.insert(asker);
+  by_object_.emplace(excerpt.object, id);
+  deadlines_.emplace(until, id);
+  fetch(id, 0, excerpt.source);
+}
+
+void Rebuilds::note_asker(const ObjectId& id, NodeId asker) {
+  all_.at(by_object_.at(id)).askers.insert(asker);
 }
 
 // An answer comes amid a walk over all that wait for the object, which nothing may change.
@@ -116,7 +161,8 @@ void Rebuilds::take_answer(const Asked& asked, const Reply& reply) {
   if (!are_here) return;
   const ObjectId object = rebuild.object;
   const std::uint64_t size_bytes = engine_.objects.at(object).meta.size_bytes;
-  if (!engine_.objects.ask_range(object, size_bytes, Line::kCopies)) fall_back(object);
+  if (!engine_.objects.ask_range(object, size_bytes, Line::kCopies))
+    engine_.objects.refuse_range(object, size_bytes);
 }
 
 // A pin of this node keeps the range, even if the object is dropped amid a step.
@@ -139,7 +185,12 @@ void Rebuilds::order_step(RebuildId id, Rebuild& rebuild) {
                  .target = *rebuild.target,
                  .crc32c = rebuild.crc32c,
                  .step_bytes = engine_.config.spill_step_bytes};
-  for (const auto& delta : rebuild.deltas) job.deltas.push_back(*delta);
+  if (rebuild.runs.empty()) {
+    for (const auto& delta : rebuild.deltas) job.deltas.push_back(*delta);
+  } else {
+    job.base = *rebuild.deltas[0];
+    job.runs = rebuild.runs;
+  }
   rebuild.is_under_way = true;
   engine_.outgoing.act(std::move(job));
 }
@@ -159,6 +210,9 @@ void Rebuilds::handle_rebuild_done(const RebuildDone& event) {
   }
   engine_.inventory.note_progress(engine_.now);
   if (!event.error.empty()) return fall_back(rebuild.object);
+  const Attempt& source = rebuild.source;
+  if (!rebuild.runs.empty() && engine_.keeping.is_deleted(source.object, source.incarnation))
+    return fall_back(rebuild.object);
   if (event.is_whole) return finish(at);
   order_step(event.rebuild, rebuild);
 }
@@ -173,19 +227,27 @@ void Rebuilds::finish(ById::iterator it) {
   whole.state = StripeState::kComplete;
   object.stripes.assign(1, whole);
   engine_.keeping.forget_gone(id);
-  ++engine_.counters.rebuilds;
+  ++(it->second.runs.empty() ? engine_.counters.rebuilds : engine_.counters.excerpts);
   engine_.objects.claim(id);
   engine_.objects.complete(id, object);
   release(it);
 }
 
-void Rebuilds::fall_back(ObjectId id) {
+void Rebuilds::fall_back(ObjectId id, Code code, std::string why) {
   ++engine_.counters.rebuilds_failed;
+  const Rebuild& rebuild = all_.at(by_object_.at(id));
+  const bool is_excerpt = !rebuild.runs.empty();
+  const std::set<NodeId> askers = rebuild.askers;
+  if (why.empty()) why = "node " + std::to_string(engine_.config.node.value) + " can't make it";
   LocalObject& object = engine_.objects.at(id);
   engine_.objects.void_bytes(id, object);  // it ends the rebuild
   object.begin({}, {}, Keep::kCopy, Finality::kFinal);
   engine_.folds.note_here(id);
   engine_.objects.claim(id);
+  if (!is_excerpt) return;
+  for (const NodeId asker : askers) engine_.outgoing.send(asker, Lost{id, code, why});
+  engine_.excerpts.handle_refusal(id, engine_.config.node, code, why);
+  engine_.objects.forget_if_empty(id);
 }
 
 // helper: amid a step, writes into the target │ engine: the last client takes its get back, the
@@ -236,7 +298,7 @@ void Rebuilds::check_invariants() const {
     if (!is_live(it)) continue;
     const LocalObject* object = engine_.objects.find(rebuild.object);
     HOPLITE_CHECK(object != nullptr);
-    HOPLITE_CHECK(object->is_wanted());
+    HOPLITE_CHECK(object->is_wanted() || !rebuild.runs.empty());
     HOPLITE_CHECK(object->stripes.empty());
     HOPLITE_CHECK(object->extent == rebuild.target);
     HOPLITE_CHECK(object->incarnation == rebuild.incarnation);

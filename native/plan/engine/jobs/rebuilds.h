@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects that this node makes of a base that it has and deltas that it fetches, once for all of
-// its clients (decision 42). A rebuild pins the base, gets the deltas as a client of its own node,
-// waits for a range, and gives jobs to a helper thread, step by step. The object is then claimed as
-// a copy that may be evicted. Wherever a rebuild fails, the node gets the object whole instead.
-// While a rebuild goes on, the object's home hears nothing of it, so it leases no sender.
-// Invariants: an object that is rebuilt is wanted, is not complete, and is pulled from no node; the
-// base, each delta that came, and the target of a step have a pin of this node.
+// Objects that this node makes of others, once for all that want them: of a base that it has and
+// deltas that it fetches (decision 42), or of runs of a source that it has (an excerpt, decision
+// 48). A rebuild pins the base, gets the deltas or the source as a client of its own node, waits
+// for a range, and gives jobs to a helper thread, step by step. The object is then claimed as a
+// copy that may be evicted. Wherever a rebuild fails, the node gets the object whole instead; for
+// an excerpt it tells those that asked. While a rebuild goes on, the object's home hears nothing of
+// it, so it leases no sender.
+// Invariants: an object that is rebuilt is wanted or an excerpt, is not complete, and is pulled
+// from no node; the base, each delta that came, and the target of a step have a pin of this node.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +15,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,13 +35,22 @@ class Rebuilds {
   // The answer to a get of this node itself. It is handled later, by settle_one().
   void note_answer(RequestId request, Reply reply);
   bool settle_one();  // returns false if nothing is to be done
+  // True if this node has all of the source, or a client here writes it, and nothing of the excerpt
+  // is here or on its way.
+  [[nodiscard]] bool may_make(const Excerpt& excerpt) const;
+  // Begins to make an excerpt, for a node that asked or (kNoNode) for clients here. REQUIRES:
+  // may_make(excerpt).
+  void make(const Excerpt& excerpt, NodeId asker);
+  void note_asker(const ObjectId& id, NodeId asker);  // REQUIRES: makes(id)
+  [[nodiscard]] std::size_t count() const { return all_.size(); }
   void handle_timeout();
 
   // True while the object is rebuilt here.
   [[nodiscard]] bool makes(const ObjectId& id) const { return by_object_.contains(id); }
   void begin_steps(const ObjectId& id);  // its range has come. REQUIRES: makes(id)
-  // Gives up the rebuild, and asks the home for the object. REQUIRES: makes(id).
-  void fall_back(ObjectId id);
+  // Gives up the rebuild, and asks the home for the object, or tells those that asked for an
+  // excerpt. REQUIRES: makes(id).
+  void fall_back(ObjectId id, Code code = Code::kObjectLost, std::string why = {});
   // Ends the rebuild, if there is one, because the object's bytes go. Erases no object.
   void end(const ObjectId& id);
 
@@ -56,6 +68,9 @@ class Rebuilds {
     std::optional<Extent> target;
     bool is_under_way = false;    // True if a step is: then all its ranges stay
     std::vector<Attempt> pinned;  // the base, deltas that came, and the object once it has a range
+    std::vector<StridedRuns> runs = {};  // of an excerpt: then `deltas` is its source
+    Attempt source = {};
+    std::set<NodeId> askers = {};
   };
   struct Asked {  // a get of this node itself that is not answered
     RebuildId rebuild;
@@ -66,6 +81,7 @@ class Rebuilds {
 
   [[nodiscard]] bool may_begin(const RebuildCommand& command) const;
   void begin(const RebuildCommand& command, Extent base);
+  void fetch(RebuildId id, std::size_t index, const Attempt& delta);
   void take_answer(const Asked& asked, const Reply& reply);
   void order_step(RebuildId id, Rebuild& rebuild);
   void finish(ById::iterator it);

@@ -115,6 +115,7 @@ void Calls::handle_located(NodeId from, const Located& located, Bytes payload) {
   note_arrival(located.object, &located);
   engine_.reduces.handle_located(located, engine_.peers.view());
   engine_.folds.note_located(located);
+  engine_.excerpts.handle_located(located);
 }
 
 // Adds a source that has arrived or is lost: it is the next in the order of arrival.
@@ -197,7 +198,10 @@ bool Calls::send_news() {
 // A source that was asked for is found or lost. Informs the callers that wait for it, the reduces
 // planned here, and the folds here.
 void Calls::note_arrival(const ObjectId& source, const Located* located) {
-  if (located == nullptr) locates_.erase(source);
+  if (located == nullptr) {
+    locates_.erase(source);
+    engine_.excerpts.handle_source_lost(source, "object " + short_name(source) + " was deleted");
+  }
   std::vector<ObjectId> asking;
   for (auto& [target, call] : calls_) {
     const bool is_asked = !call.unplanned.empty() && call.unplanned.front().object == source;
@@ -235,17 +239,18 @@ void Calls::end_call(const ObjectId& target) {
   const std::multimap<ObjectId, ReduceSource> awaited = std::move(calls_.at(target).awaited);
   if (calls_.at(target).want.is_callers) engine_.reduces.forget(target);
   calls_.erase(target);
-  for (const auto& each : awaited) {
-    const ObjectId& source = each.first;
-    const auto question = locates_.find(source);
-    if (question == locates_.end() || question->second.exists) continue;
-    const bool shared = std::any_of(calls_.begin(), calls_.end(), [&](const auto& call) {
-      return call.second.awaited.contains(source);
-    });
-    if (shared) continue;
-    locates_.erase(question);
-    engine_.objects.claim(source);
-  }
+  for (const auto& each : awaited) withdraw_question(each.first);
+}
+
+void Calls::withdraw_question(const ObjectId& source) {
+  const auto question = locates_.find(source);
+  if (question == locates_.end() || question->second.exists) return;
+  const bool is_shared = std::any_of(calls_.begin(), calls_.end(), [&](const auto& call) {
+    return call.second.awaited.contains(source);
+  });
+  if (is_shared || engine_.excerpts.asks_about(source)) return;
+  locates_.erase(question);
+  engine_.objects.claim(source);
 }
 
 // Ends the call of this request, if there is one.

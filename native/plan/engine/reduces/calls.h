@@ -51,7 +51,9 @@ class Calls {
   // ---- questions ----
   void ask(const Locate& question);
   [[nodiscard]] const Locate* find_question(const ObjectId& source) const;  // nullptr: none is open
-  void note_arrival(const ObjectId& source, const Located* located);        // nullptr: lost
+  // Takes back a question whether an object is there yet, unless something else here waits for it.
+  void withdraw_question(const ObjectId& source);
+  void note_arrival(const ObjectId& source, const Located* located);  // nullptr: lost
   void repeat_questions(std::optional<NodeId> only_to);  // and calls, and their failures
 
   // Tells planners of the sources confirmed since the last time. Returns false if there are none.
