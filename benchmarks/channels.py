@@ -28,7 +28,8 @@ from contextlib import ExitStack, suppress
 import bounds
 import numpy as np
 from cluster import Cluster, why_impossible
-from figures import Figure, print_figures
+from figures import Figure
+from frame import add_output_options, print_end, print_machine, refuse
 from meters import machine
 
 from hoplite_ray.channel.names import name_channel, name_object
@@ -184,25 +185,19 @@ def main() -> int:
     parser.add_argument("--size-mib", type=int, default=32)
     parser.add_argument("--versions", type=int, default=50)
     parser.add_argument("--rate-mbit", type=int, default=500)
-    parser.add_argument("--json", action="store_true", help="add a line for each figure")
-    parser.add_argument("--toy", action="store_true", help="proves only that it runs, in seconds")
+    add_output_options(parser)
     asked = parser.parse_args()
     chosen = asked.only.split(",")
     if unknown := [each for each in chosen if each not in CASES]:
         parser.error(f"--only {unknown[0]} is none of {','.join(CASES)}")
     impossible = why_impossible()
     if impossible:
-        print(f"{impossible}; nothing was measured")
-        return 0 if asked.toy else 1
+        return refuse(impossible, asked)
     if asked.toy:
         asked.readers, asked.size_mib, asked.versions = 2, 1, 3
     where = machine()
-    print(", ".join(f"{what} {value}" for what, value in where.items()))
-    figures = list(measure(asked, chosen))
-    if asked.toy:
-        print("toy sizes: they prove only that it runs")
-    if asked.json:
-        print_figures("channels", figures, where)
+    print_machine(where)
+    print_end("channels", asked, list(measure(asked, chosen)), where)
     return 0
 
 

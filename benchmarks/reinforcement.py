@@ -16,20 +16,19 @@ once (bounds.py): no frame is played faster. The goal is 1 / 1.4 of it.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 
 import bounds
-from carried import OverloadError, carried_share, check_carried
-from figures import OURS, Figure, number_text, print_figures
-from meters import machine
+from figures import OURS, Figure, number_text
+from frame import add_output_options, refuse, run_on_network, split_numbers, start_driver
 from network import Network, why_impossible
 from peers.ray_cluster import RayCluster
-from ranks import Rank, RankError
+from ranks import RankError
 
 MILLION, MIB = 1_000_000, 1 << 20
 GOAL = 1.4  # times the bound's time
@@ -47,32 +46,15 @@ def main() -> int:
     if find_spec("gymnasium") is None:
         impossible = "gymnasium is not installed; pip install '.[rl]' installs it"
     if impossible:
-        print(f"{impossible}; nothing was measured")
-        return 0 if options.toy else 1
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else namespaces remain
-    where = machine()
+        return refuse(impossible, options)
     network = Network(options.nodes, rate_mbit=options.rate_mbit)
-    with ExitStack() as stack:
-        stack.enter_context(network)
-        try:
-            carried = (carried_share if options.toy else check_carried)(network)
-        except OverloadError as error:
-            print(error)
-            return 1
-        print(f"{network}, {carried:.0%} of it carried")
-        print(", ".join(f"{what} {value}" for what, value in where.items()), flush=True)
-        turns = Turns(options)
-        play_all(turns, network, options, stack)
-    figures = list(turns.figures())
-    for figure in figures:
-        print(text(figure))
-    for words in ratios(figures):
-        print(words)
-    if options.toy:
-        print("toy sizes: they prove only that it runs")
-    if options.json:
-        print_figures("reinforcement", figures, where | {"carried_share": carried})
-    return int(any(each.failure for each in figures if options.toy or each.by == OURS))
+    return run_on_network("reinforcement", options, network, partial(play_all, options), describe)
+
+
+def describe(figures: Sequence[Figure]) -> Iterator[str]:
+    """Return the lines for people: of each figure, and of each comparison."""
+    yield from map(text, figures)
+    yield from ratios(figures)
 
 
 def parse_options() -> argparse.Namespace:
@@ -80,23 +62,18 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--rate-mbit", type=float, default=500)
     parser.add_argument(
-        "--parameters", type=numbers, default=(10.0, 25.0), help="of the weights, in millions"
+        "--parameters", type=split_numbers, default=(10.0, 25.0), help="of the weights, in millions"
     )
     parser.add_argument("--only", choices=(*PAPER, ""), default="", help="A3C or IMPALA")
     parser.add_argument("--turns", type=int, default=3, help="of each store")
     parser.add_argument("--rounds", type=int, default=6, help="in a turn, and one more before them")
-    parser.add_argument("--json", action="store_true", help="add a line for each figure")
-    parser.add_argument("--toy", action="store_true", help="proves only that it runs")
+    add_output_options(parser)
     options = parser.parse_args()
     if options.toy:
         options.nodes, options.parameters, options.turns, options.rounds = 3, (0.1,), 1, 1
     if options.nodes < 3 or options.turns < 1 or options.rounds < 1:
         parser.error("at least three nodes, one turn and one round")
     return options
-
-
-def numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(word) for word in text.split(","))
 
 
 class Turns:
@@ -147,16 +124,13 @@ class Turns:
         return frames / round_s
 
 
-def play_all(turns: Turns, network: Network, options: argparse.Namespace, stack: ExitStack) -> None:
+def play_all(options: argparse.Namespace, network: Network, stack: ExitStack) -> list[Figure]:
     """Start Ray on the network, and have all turns played by its first node."""
+    turns = Turns(options)
     store_bytes = OBJECTS * 4 * int(max(options.parameters) * MILLION) + 128 * MIB
     cluster = RayCluster.start(network, store_bytes=store_bytes)
-    arguments = (cluster.address, str(store_bytes), str(network.slowest_mbit), str(network.count))
-    driver = Rank.start(
-        network.within(0),
-        "reinforcement_driver.play",
-        *arguments,
-        environment=cluster.environment,
+    driver = start_driver(
+        network, cluster, "reinforcement_driver.play", store_bytes, str(network.count)
     )
     stack.callback(driver.close)
     for millions in options.parameters:
@@ -180,6 +154,7 @@ def play_all(turns: Turns, network: Network, options: argparse.Namespace, stack:
                 turns.add(case, contender, size, frames, took_s)
                 rate = f"{frames / took_s:,.0f} frames/s, {took_s / options.rounds:.3f} s a round"
                 print(f"{application}, {millions:g} M, {contender}: {rate}", flush=True)
+    return list(turns.figures())
 
 
 def text(figure: Figure) -> str:
@@ -192,7 +167,7 @@ def text(figure: Figure) -> str:
     return f"{head} {rates}: {figure.bound / figure.median:.2f} x the bound{missed}"
 
 
-def ratios(figures: list[Figure]) -> Iterator[str]:
+def ratios(figures: Sequence[Figure]) -> Iterator[str]:
     """Say how many times faster ours is than plain Ray, with the paper's figures beside it."""
     by_case: dict[str, dict[str, Figure]] = defaultdict(dict)
     for figure in figures:

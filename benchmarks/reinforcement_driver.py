@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import ray
 from applications import TIMEOUT_S, Hoplite, Plain
+from frame import connect_driver
 from meters import SEED
 from ranks import serve
 from support.rl.policy import Adam, Policy
@@ -33,9 +34,8 @@ Array = npt.NDArray[np.float32]
 
 def play(address: str, arena_bytes: str, link_mbit: str, nodes: str) -> None:
     """Be the driver of a cluster, whose nodes have the resources n0, n1 and so on."""
-    flag = {"arena_bytes": int(arena_bytes), "link_mbit": int(link_mbit)}
     host = address.partition(":")[0]
-    ray.init(address, runtime_env={"hoplite": flag}, log_to_driver=False, _node_ip_address=host)
+    connect_driver(address, arena_bytes, link_mbit, _node_ip_address=host)
     serve(_Driver(int(nodes)))
 
 

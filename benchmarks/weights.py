@@ -18,16 +18,16 @@ import os
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import bounds
-from carried import OverloadError, carried_share, check_carried
-from figures import OURS, Figure, print_figures, value_text
-from meters import Links, machine
+from figures import OURS, Figure, value_text
+from frame import add_output_options, refuse, run_on_network, start_driver
+from meters import Links
 from network import Network, why_impossible
 from peers.ray_cluster import RayCluster
-from ranks import Rank
 from weights_driver import BARE, HOPLITE, RAY
 
 MIB = 1 << 20
@@ -40,38 +40,17 @@ def main() -> int:
     options = parse_options()
     impossible = why_impossible()
     if impossible:
-        print(f"{impossible}; nothing was measured")
-        return 0 if options.toy else 1
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else namespaces remain
-    where = machine()
-    plays = [
-        (contender, count)
-        for _ in range(options.rounds)
-        for count in options.replicas
-        for contender in CONTENDERS
-    ]
+        return refuse(impossible, options)
     network = Network(KEEPERS + 1, rate_mbit=options.rate_mbit)
-    with ExitStack() as stack:
-        stack.enter_context(network)
-        try:
-            carried = (carried_share if options.toy else check_carried)(network)
-        except OverloadError as error:
-            print(error)
-            return 1
-        print(f"{network}, {carried:.0%} of it carried")
-        print(", ".join(f"{what} {value}" for what, value in where.items()), flush=True)
-        times = Times(options)
-        play_all(times, network, plays, stack)
-    figures = list(times.figures())
+    return run_on_network("weights", options, network, partial(play_all, options), describe)
+
+
+def describe(figures: Sequence[Figure]) -> Iterator[str]:
+    """Return a line for people of each figure."""
     for figure in figures:
         bound = value_text(figure.bound or 0.0, figure.unit)
         median = value_text(figure.median or 0.0, figure.unit)
-        print(f"{figure.case}: {figure.by} {median}, bound {bound}")
-    if options.toy:
-        print("toy sizes: they prove only that it runs")
-    if options.json:
-        print_figures("weights", figures, where | {"carried_share": carried})
-    return 0
+        yield f"{figure.case}: {figure.by} {median}, bound {bound}"
 
 
 def parse_options() -> argparse.Namespace:
@@ -80,8 +59,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rate-mbit", type=int, default=500)
     parser.add_argument("--replicas", type=numbers, default=(1, 4), help="of a play: 1,4")
     parser.add_argument("--rounds", type=int, default=3, help="plays of each case")
-    parser.add_argument("--json", action="store_true", help="add a line for each figure")
-    parser.add_argument("--toy", action="store_true", help="proves only that it runs")
+    add_output_options(parser)
     options = parser.parse_args()
     if options.toy:
         options.size_mib, options.replicas, options.rounds = 8, (2,), 1
@@ -138,16 +116,18 @@ class Times:
             )
 
 
-def play_all(
-    times: Times, network: Network, plays: list[tuple[str, int]], stack: ExitStack
-) -> None:
+def play_all(options: argparse.Namespace, network: Network, stack: ExitStack) -> list[Figure]:
     """Have each play on a new node."""
+    times = Times(options)
+    plays = [
+        (contender, count)
+        for _ in range(options.rounds)
+        for count in options.replicas
+        for contender in CONTENDERS
+    ]
     store_bytes = times.size_bytes * 5 // 2 + 256 * MIB  # a keeper has two copies for a while
     cluster = RayCluster.start(network, store_bytes=store_bytes, count=KEEPERS)
-    arguments = (cluster.address, str(store_bytes), str(network.slowest_mbit))
-    driver = Rank.start(
-        network.within(0), "weights_driver.play", *arguments, environment=cluster.environment
-    )
+    driver = start_driver(network, cluster, "weights_driver.play", store_bytes)
     stack.callback(driver.close)
     links = Links(network)
     stack.callback(links.close)
@@ -169,6 +149,7 @@ def play_all(
         for pid in network.processes(rank):  # the node leaves, and its place is free
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+    return list(times.figures())
 
 
 if __name__ == "__main__":

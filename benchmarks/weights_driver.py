@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import ray
+from frame import connect_driver
 from ranks import serve
 
 import hoplite_ray as hop
@@ -25,8 +26,7 @@ _PAGE = 1024  # float32 elements
 
 def play(address: str, arena_bytes: str, link_mbit: str) -> None:
     """Be the driver of a cluster, whose new nodes have a resource each."""
-    flag = {"arena_bytes": int(arena_bytes), "link_mbit": int(link_mbit)}
-    ray.init(address, runtime_env={"hoplite": flag}, log_to_driver=False)
+    connect_driver(address, arena_bytes, link_mbit)
     serve(_Driver())
 
 
