@@ -93,8 +93,7 @@ class Cluster final : private ClusterTables, private NetworkUser {
   std::vector<NodeId> ask_waits();
   void trace(const Node& node, const std::string& text);
   // cluster_turns.cc
-  void run_in_turn(std::size_t index, Incarnation life, const std::function<void(Node&)>& what,
-                   const Origin& origin);
+  void run_in_turn(std::size_t, Incarnation, const std::function<void(Node&)>&, const Origin&);
   void drive(Node& node);
   void count_turn(Node& node, bool is_idle);
   [[nodiscard]] std::optional<Instant> due_of(const Node& node) const;
@@ -108,8 +107,7 @@ class Cluster final : private ClusterTables, private NetworkUser {
   // cluster_io.cc: deeds of an engine, and what the network brings
   void perform(Node& node, const Action& action);
   void send_message(Node& node, const SendMessage& action);
-  void send_frame(Node& node, NodeId to, const Message& message, std::span<const std::byte> payload,
-                  std::uint32_t hops);
+  void send_frame(Node&, NodeId to, const Message&, std::span<const std::byte>, std::uint32_t hops);
   LinkLayouts* layouts_of(Node& node, NodeId peer, std::uint64_t life);
   void close_receive(Node& node, const CloseReceive& action);
   void scribble(Node& node, const OpenedReceive& receive);
