@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from signal import SIGINT
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hoplite_ray.control import control_pb2 as pb
@@ -103,6 +104,34 @@ def test_top_of_nodes_at_rest(nodes: Nodes) -> None:
         assert said.status == 0
         assert said.out.splitlines()[0].endswith("2 of 2 nodes answer, 0 transfers")
         rate = re.search(" (Ki)?B/s", said.out)
+
+
+def test_top_shows_channels_and_the_readers_that_lag(nodes: Nodes) -> None:
+    first, second = nodes.processes
+    with nodes[1].watch("weights") as watch:
+        nodes[0].publish("weights", np.ones(MIB, np.uint8), version=100, timeout_s=WAIT_S)
+        watch.next(timeout_s=WAIT_S)
+        nodes[0].publish("weights", np.ones(MIB, np.uint8), version=200, timeout_s=WAIT_S)
+        nodes[0].publish("quiet\x1b[2J", np.ones(3), timeout_s=WAIT_S)
+        said = hoplite_ray("top", "--once", *_UNHURRIED, *at(first))
+        told = hoplite_ray("top", "--json", *_UNHURRIED, *at(second))
+    weights, quiet = told.told["channels"]
+    assert weights["name"] == "weights" and quiet["name"] == "quiet\x1b[2J"
+    assert (weights["version"], weights["kept"], weights["lag_versions"]) == (200, 2, 1)
+    assert weights["publisher"] == f"{first.node_id:x}" and 0 <= weights["age_s"] < 600
+    (reader,) = weights["readers"]
+    assert reader["lag_s"] > 0
+    assert (reader["node_id"], reader["process"], reader["version"], reader["lag_versions"]) == (
+        *(f"{second.node_id:x}", os.getpid()),
+        *(100, 1),
+    )
+    assert "\x1b" not in said.out and "quiet?[2J" in said.out
+    lines = [line.split() for line in said.out.splitlines()]
+    shown_rows = [line for line in lines if "weights" in line]
+    assert [line[1:3] for line in shown_rows] == [
+        ["weights", "200"],
+        [f"{second.node_id:x}", str(os.getpid())],
+    ]
 
 
 def test_top_in_a_terminal_goes_on_when_a_node_dies_until_it_is_interrupted(nodes: Nodes) -> None:

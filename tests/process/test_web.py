@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import browser
+import numpy as np
 import pytest
 
 from tests.process.command import at, hoplite_ray, stopped
@@ -121,6 +122,18 @@ def test_the_page_is_told_of_trees_and_of_a_relay_that_was_killed(cluster: MakeN
         assert told["nodes"][-1]["why"]
         told = until(url, lambda told: not told["transfers"])
         assert told["trees"] == []
+
+
+def test_the_page_is_told_of_channels_and_their_readers(cluster: MakeNodes) -> None:
+    nodes = cluster(2, arena_bytes=64 * MIB)
+    with page(nodes, 1) as url, nodes[1].watch("weights") as watch:
+        assert until(url, lambda told: "channels" in told)["channels"] == []
+        nodes[0].publish("weights", np.ones(MIB, np.uint8), timeout_s=WAIT_S)
+        watch.next(timeout_s=WAIT_S)
+        told = until(url, lambda told: any(each["readers"] for each in told["channels"]))
+    (channel,) = told["channels"]
+    assert (channel["name"], channel["version"], channel["lag_versions"]) == ("weights", 1, 0)
+    assert channel["readers"][0]["node_id"] == f"{nodes.processes[1].node_id:x}"
 
 
 def test_a_browser_shows_trees_and_a_relay_that_was_killed(cluster: MakeNodes) -> None:

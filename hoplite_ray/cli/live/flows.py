@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hoplite_ray.cli.cluster.places import Cluster
-from hoplite_ray.cli.cluster.survey import Survey, ask_each, survey
+from hoplite_ray.cli.cluster.survey import NodeReport, Survey, ask_each, survey
 from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.control.client import ControlClient
 from hoplite_ray.errors import ControlError
 
 _TRANSFERS_MAX = 1000  # of each node
 
+_Answer = tuple[list[pb.Transfer], list[pb.Channel]]
 Key = tuple[bytes, bytes, int, int, int]  # target, object, sender, receiver, stripe
 
 
@@ -25,6 +27,8 @@ class Snapshot:
     seen: Survey
     transfers: dict[Key, pb.Transfer] = field(default_factory=dict)
     at_s: dict[int, float] = field(default_factory=dict)  # when each node had answered
+    channels: dict[int, list[pb.Channel]] = field(default_factory=dict)  # as each node knows them
+    time_s: float = field(default_factory=time.time)  # of this machine's clock, when it was begun
 
     @classmethod
     def take(cls, cluster: Cluster, *, timeout_s: float) -> Snapshot:
@@ -35,24 +39,27 @@ class Snapshot:
 async def take_snapshot(
     cluster: Cluster, *, timeout_s: float, seen: Survey | None = None
 ) -> Snapshot:
-    """Like `Snapshot.take`, but awaitable.
+    """Like `Snapshot.take`, but awaitable; without channels if a survey is given.
 
     Args:    seen: an earlier survey to use again, where no node comes or goes: one call to each
                    node instead of five.
     """
     snapshot = Snapshot(seen or await survey(cluster, timeout_s=timeout_s / 2))
     nodes = [node for node in snapshot.seen.nodes if node.answers]
-    answers = await ask_each(
-        cluster,
-        nodes,
-        lambda calls, node: calls.transfers(
-            node.control, limit=_TRANSFERS_MAX, timeout_s=timeout_s / 2
-        ),
-    )
-    for node, rows in zip(nodes, answers, strict=True):
-        if isinstance(rows, ControlError):
-            node.state, node.why = "silent", str(rows)
+
+    async def ask(calls: ControlClient, node: NodeReport) -> _Answer:
+        transfers = calls.transfers(node.control, limit=_TRANSFERS_MAX, timeout_s=timeout_s / 2)
+        if seen is not None:
+            return await transfers, []
+        channels = calls.channels(node.control, timeout_s=timeout_s / 2)
+        both = await asyncio.gather(transfers, channels)
+        return both[0], both[1]
+
+    for node, answer in zip(nodes, await ask_each(cluster, nodes, ask), strict=True):
+        if isinstance(answer, ControlError):
+            node.state, node.why = "silent", str(answer)
             continue
+        rows, snapshot.channels[node.node_id] = answer
         snapshot.at_s[node.node_id] = time.monotonic()
         for row in rows:
             key = (row.target_id, row.object_id, row.sender, node.node_id, row.stripe)

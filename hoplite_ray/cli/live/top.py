@@ -1,4 +1,4 @@
-"""`hoplite-ray top`: nodes, the largest transfers and the trees they make, again and again."""
+"""`hoplite-ray top`: nodes, transfers and their trees, and version channels, again and again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from hoplite_ray.cli.cluster.places import Cluster, find_cluster
 from hoplite_ray.cli.cluster.tables import columns, size
+from hoplite_ray.cli.live.channels import channel_table, channels_of, reader_table
 from hoplite_ray.cli.live.flows import Snapshot, follow_view, nodes_of, transfers_of, trees_of
 from hoplite_ray.errors import HopliteError
 
@@ -64,6 +65,7 @@ def _document(before: Snapshot, now: Snapshot) -> str:
         "view_epoch": now.seen.view.epoch,
         "nodes": nodes_of(before, now),
         "transfers": transfers_of(before, now),
+        "channels": channels_of(now),
     }
     return json.dumps(document)
 
@@ -81,11 +83,22 @@ def _page(cluster: Cluster, before: Snapshot, now: Snapshot, rows_max: int) -> s
         parts.append(_transfers(transfers[:rows_max]))
     if len(transfers) > rows_max:
         parts.append(f"and {len(transfers) - rows_max} more (--limit)")
+    parts += _channel_parts(channels_of(now), rows_max)
     trees = trees_of(transfers)
     parts += [_tree(tree) for tree in trees[:_TREES_MAX]]
     if len(trees) > _TREES_MAX:
         parts.append(f"and {len(trees) - _TREES_MAX} more trees (--json has all)")
     return "\n\n".join(parts)
+
+
+def _channel_parts(channels: list[dict[str, Any]], rows_max: int) -> list[str]:
+    if not channels:
+        return []
+    parts = [channel_table(channels[:rows_max])]
+    if len(channels) > rows_max:
+        parts.append(f"and {len(channels) - rows_max} more channels (--limit)")
+    readers = reader_table(channels, rows_max)
+    return [*parts, readers] if readers else parts
 
 
 def _nodes(nodes: list[dict[str, Any]]) -> str:

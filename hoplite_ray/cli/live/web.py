@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hoplite_ray.cli.cluster.places import Cluster, find_cluster
+from hoplite_ray.cli.live.channels import channels_of
 from hoplite_ray.cli.live.flows import (
     Snapshot,
     follow_view,
@@ -114,6 +115,7 @@ class Watch:
             "view_epoch": now.seen.view.epoch,
             "nodes": [*nodes_of(before, now), *self._gone.values()],
             "transfers": transfers,
+            "channels": channels_of(now),
             "trees": trees_of([*transfers, *last_edges]),
         }
 
