@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from hoplite_ray.plugin.handle.array import Array
     from hoplite_ray.plugin.hooks.flag import runtime_env
     from hoplite_ray.plugin.hooks.start import init
-    from hoplite_ray.plugin.surface.api import array, delete, empty, get, put, wait
+    from hoplite_ray.plugin.surface.api import array, delete, empty, get, wait
     from hoplite_ray.plugin.surface.awaiting import (
         all_gather_async,
         all_reduce_async,
@@ -102,6 +102,7 @@ if TYPE_CHECKING:
         unpublish_async,
         watch,
     )
+    from hoplite_ray.plugin.surface.putting import put
     from hoplite_ray.plugin.surface.streaming import (
         open_safetensors,
         open_safetensors_async,
@@ -195,7 +196,7 @@ __all__ = [
 ]
 
 _PLUGIN = {
-    "surface.api": ("array", "delete", "empty", "get", "put", "wait"),
+    "surface.api": ("array", "delete", "empty", "get", "wait"),
     "handle.array": ("Array",),
     "surface.awaiting": (
         *("array_async", "delete_async", "empty_async", "get_async", "put_async", "wait_async"),
@@ -210,6 +211,7 @@ _PLUGIN = {
         *("channels", "latest", "latest_async", "publish", "publish_async"),
         *("unpublish", "unpublish_async", "watch"),
     ),
+    "surface.putting": ("put",),
     "surface.streaming": ("open_safetensors", "open_safetensors_async", "stream"),
     "hooks.flag": ("runtime_env",),
     "hooks.start": ("init",),

@@ -17,7 +17,7 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What a reader needs to know of a delta to make a `Recipe`."""
+    """A delta, as a reader needs to know it to make a `Recipe`."""
 
     size_bytes: int
     crc32c: int  # of the bytes that it leads to

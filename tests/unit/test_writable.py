@@ -14,7 +14,7 @@ from hoplite_ray.pending import Pending
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.handle.writable import Writable
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.surface import api, arguments, awaiting
+from hoplite_ray.plugin.surface import api, arguments, awaiting, putting
 from hoplite_ray.unsealed import Unsealed
 from hoplite_ray.values.codec import Template
 from hoplite_ray.values.deadlines import deadline_in
@@ -63,7 +63,7 @@ def written(node: Any) -> Array:
 
 
 VERBS: dict[str, Any] = {
-    "put": lambda array: api.put(array, timeout_s=SHORT_S),
+    "put": lambda array: putting.put(array, timeout_s=SHORT_S),
     "array": lambda array: api.array(array, timeout_s=SHORT_S),
     "get": lambda array: array._find_bytes(deadline_in(SHORT_S)),
     "put_async": lambda array: asyncio.run(awaiting.put_async(array, timeout_s=SHORT_S)),

@@ -24,6 +24,7 @@ from hoplite_ray.plugin.handle.leaves import (
     to_tensor,
 )
 from hoplite_ray.plugin.handle.operators import Operators
+from hoplite_ray.plugin.handle.recipes import HandleRecipe
 from hoplite_ray.plugin.handle.writable import SmallWritable, Writable
 from hoplite_ray.plugin.process.attachment import attachment, is_attached
 from hoplite_ray.plugin.process.known_puts import KnownPut
@@ -31,6 +32,7 @@ from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.values.codec import Encoded, decode_copy
 from hoplite_ray.values.layout import Layout, short_name
+from hoplite_ray.values.recipe import Recipe
 from hoplite_ray.values.trees.tree import map_leaves
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class Array(Operators):
         "_members",
         "_object_id",
         "_prefetch",
+        "_recipe",
         "_ref",
         "_writing",
     )
@@ -96,12 +99,14 @@ class Array(Operators):
         members: tuple[bytes, ...] | None = None,
         writing: Writable | SmallWritable | None = None,
         data: bytes | None = None,
+        recipe: HandleRecipe | None = None,
     ) -> None:
         self._object_id = object_id
         self._incarnation = incarnation
         self._layout = layout
         self._anchor = anchor  # keeps the object alive; a small value has none
         self._data = data  # of a small value: its bytes, which are then no object of a node
+        self._recipe = recipe  # of a put with a base
         self._made_by = made_by  # the task of this process that made it, if one did
         self._members = members  # of a reduce's result: ids of the source refs that went in
         self._writing = writing  # of `empty`, until it is sealed
@@ -190,7 +195,11 @@ class Array(Operators):
         is_here = self._data is not None or self._fetched is not None or self._writing is not None
         if is_under_way or is_here:
             return
-        pending = attachment().store.begin_get(self._object_id, exists=True)
+        recipe, store = self._find_recipe(), attachment().store
+        if recipe is None:
+            pending = store.begin_get(self._object_id, exists=True)
+        else:
+            pending = store.begin_rebuild(self._object_id, recipe)
         prefetch = self._prefetch = weakref.finalize(self, pending.cancel)
 
         def unpin() -> None:
@@ -254,7 +263,14 @@ class Array(Operators):
         """
         self._seal(deadline)
         small = self._small
-        return ToFetch(self._object_id, self._incarnation) if small is None else decode_copy(small)
+        if small is not None:
+            return decode_copy(small)
+        return ToFetch(self._object_id, self._incarnation, recipe=self._find_recipe())
+
+    def _find_recipe(self) -> Recipe | None:
+        """Return how this node may make the value of the base of its put, if that had one."""
+        made = self._recipe
+        return None if made is None else made.complete(self._layout, self._incarnation)
 
     def _begin(self, deadline: float | None = None) -> Any:
         """Start to fetch the value: return a PendingValue, or the caller's own small value."""
@@ -318,7 +334,9 @@ class Array(Operators):
             return _taken, (self.copy(),)
         self._seal()
         fields = (self._object_id, self._incarnation, self._layout.to_bytes(), self._anchor)
-        return _unpickled, (*fields, self._members, _buffer_of(self._data), self._padding())
+        more = (self._members, _buffer_of(self._data), self._padding())
+        recipe = () if self._recipe is None else (self._recipe.to_fields(),)
+        return _unpickled, (*fields, *more, *recipe)
 
     def _padding(self) -> bytes:
         """Return bytes that make a task's own large result large for Ray, too."""
@@ -334,18 +352,27 @@ def _taken(value: Any) -> Any:
 class PutHandle:
     """The value that put() stores under a ref without knowing its id; read, it is an Array.
 
-    `data` has the bytes of a small value.
+    `data` has the bytes of a small value, `recipe` is that of a put with a base.
     """
 
-    __slots__ = ("_data", "_incarnation", "_layout")
+    __slots__ = ("_data", "_incarnation", "_layout", "_recipe")
 
-    def __init__(self, incarnation: int, layout: Layout, data: bytes | None = None) -> None:
+    def __init__(
+        self,
+        incarnation: int,
+        layout: Layout,
+        data: bytes | None = None,
+        recipe: HandleRecipe | None = None,
+    ) -> None:
         self._incarnation = incarnation
         self._layout = layout
         self._data = data
+        self._recipe = recipe
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled_put, (self._incarnation, self._layout.to_bytes(), _buffer_of(self._data))
+        fields = (self._incarnation, self._layout.to_bytes(), _buffer_of(self._data))
+        recipe = () if self._recipe is None else (self._recipe.to_fields(),)
+        return _unpickled_put, (*fields, *recipe)
 
 
 def _buffer_of(data: bytes | None) -> bytes | PickleBuffer | None:
@@ -365,16 +392,23 @@ def _unpickled(
     members: tuple[bytes, ...] | None,
     pickled: Buffer | None,
     padding: bytes,
+    recipe: tuple[Any, ...] | None = None,
 ) -> Array:
     decoded = Layout.from_bytes(layout)
     data = None if pickled is None else bytes(pickled)
-    array = Array(object_id, incarnation, decoded, anchor, members=members, data=data)
+    made = HandleRecipe.from_fields(recipe)
+    array = Array(object_id, incarnation, decoded, anchor, members=members, data=data, recipe=made)
     if anchor is not None:
         register_borrow(array)
     return array
 
 
-def _unpickled_put(incarnation: int, layout: bytes, pickled: Buffer | None) -> Array:
+def _unpickled_put(
+    incarnation: int,
+    layout: bytes,
+    pickled: Buffer | None,
+    recipe: tuple[Any, ...] | None = None,
+) -> Array:
     ref = seams.outer_ref()
     if ref is None:
         raise HopliteError(
@@ -384,6 +418,9 @@ def _unpickled_put(incarnation: int, layout: bytes, pickled: Buffer | None) -> A
     object_id, decoded = ref.binary(), Layout.from_bytes(layout)
     data = None if pickled is None else bytes(pickled)  # a copy, so that Ray's may be freed
     small = None if data is None else small_of(decoded, data)
+    anchor, made = (ref if small is None else None), HandleRecipe.from_fields(recipe)
+    array = Array(object_id, incarnation, decoded, anchor, data=data, recipe=made)
     if is_attached():
-        attachment().known_puts.add(object_id, KnownPut(incarnation, small))
-    return Array(object_id, incarnation, decoded, ref if small is None else None, data=data)
+        known = KnownPut(incarnation, small, array._find_recipe())
+        attachment().known_puts.add(object_id, known)
+    return array

@@ -20,6 +20,7 @@ from hoplite_ray.plugin.process.attachment import (
 from hoplite_ray.values.codec import Encoded
 from hoplite_ray.values.deadlines import deadline_in, left_s
 from hoplite_ray.values.layout import short_name
+from hoplite_ray.values.recipe import Recipe
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,11 +92,15 @@ async def get_bytes_async_of(object_id: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ToFetch:
-    """An object to fetch; `why` is the reason for a loss, if it is known."""
+    """An object to fetch; `why` is the reason for a loss, if it is known.
+
+    With a recipe this node may make the object itself.
+    """
 
     object_id: bytes
     incarnation: int
     why: str = ""
+    recipe: Recipe | None = None
 
 
 class PendingValue:
@@ -221,7 +226,8 @@ def start_fetches(items: Sequence[Any], deadline: float | None) -> list[Any]:
     if not wanted:
         return list(items)
     store = attachment(deadline).store_by(deadline)
-    fetches = iter(store.begin_gets([each.object_id for each in wanted], exist=True))
+    plain = [each.object_id for each in wanted if each.recipe is None]
+    fetches = iter(store.begin_gets(plain, exist=True))
 
     def begin(item: Any) -> Any:
         if isinstance(item, PendingValues):
@@ -231,7 +237,9 @@ def start_fetches(items: Sequence[Any], deadline: float | None) -> list[Any]:
         return PendingValue(
             *(item.object_id, item.incarnation),
             why=item.why,
-            pending=next(fetches),
+            pending=next(fetches)
+            if item.recipe is None
+            else store.begin_rebuild(item.object_id, item.recipe),
         )
 
     return [begin(each) for each in items]

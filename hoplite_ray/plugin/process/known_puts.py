@@ -7,16 +7,21 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from hoplite_ray.values.codec import Encoded
+from hoplite_ray.values.recipe import Recipe
 
 _PUTS_MAX = 16_384  # of some 200 bytes each; a get of an older put asks Ray for its handle
 _BYTES_MAX = 16 << 20  # of small values, which are kept beside Ray's copies
 
 
 class KnownPut(NamedTuple):
-    """The incarnation of a put, and a small value itself: all that a get of the ref needs."""
+    """The incarnation of a put, and a small value itself: all that a get of the ref needs.
+
+    `recipe` is there if the put had a base.
+    """
 
     incarnation: int
     small: Encoded | None = None
+    recipe: Recipe | None = None
 
 
 class KnownPuts:

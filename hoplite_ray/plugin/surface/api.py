@@ -1,4 +1,4 @@
-"""put, array, empty, get, wait and delete, as users call them; `hoplite_ray` exports them."""
+"""array, empty, get, wait and delete, as users call them; `hoplite_ray` exports them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from hoplite_ray.plugin.handle.fetching import (
     start_fetches,
 )
 from hoplite_ray.plugin.handle.messages import Gathered
+from hoplite_ray.plugin.handle.recipes import HandleRecipe
 from hoplite_ray.plugin.process import ids
 from hoplite_ray.plugin.process.attachment import (
     Attachment,
@@ -35,7 +36,7 @@ from hoplite_ray.plugin.process.attachment import (
 )
 from hoplite_ray.plugin.process.known_puts import KnownPut
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed, ref_of
+from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed
 from hoplite_ray.values.codec import Encoded, decode_copy, describe_empty, encode
 from hoplite_ray.values.deadlines import deadline_in, left_s, refuse_late
 from hoplite_ray.values.dtypes import Kind
@@ -47,52 +48,16 @@ _LOOK_S = 0.02
 _LOOK_MAX_S = 1.0
 
 
-def put(value: Any, *, ordered: bool = False, timeout_s: float | None = None) -> Ref:
-    """Put a value into the store once, for any number of readers.
-
-    Args:    value: a numpy array, a torch tensor on the CPU, a number, str, bytes or None, or a
-             dict, list, tuple, named tuple or dataclass of values, which is one object. An array
-             that has several names in it, as tied weights do, is stored once and is one array at
-             the reader. An Array, sealed if it is an `empty`, becomes a ref of the same object.
-             ordered: True if a `stream` gives the arrays in the order of the value. Otherwise those
-             of one dtype come together. A value whose dtype changes more than 15 times can't be
-             reduced then.
-             timeout_s: seconds to wait for memory; None waits without a limit.
-    Returns: an ordinary ref; as a task's argument it becomes an `Array`. The object goes when the
-             last ref and the last Array of it do; after this process, when memory is needed. A
-             value of at most 64 KiB is no object: each Array has its bytes, and after this process
-             only these are left.
-    Raises:  InvalidArgumentError naming the part of `value` that is no array of plain bytes;
-             StoreFullError; GetTimeoutError if the store had no room, or the node no life, within
-             `timeout_s`.
-    Cost:    one copy of the bytes, on this node. Up to 64 KiB a `ray.put`, and no node is asked.
-    Example:
-
-        ref = hop.put({"w": np.ones(3), "b": np.zeros(1)})
-        assert hop.get(ref)["w"].sum() == 3
-    """
-    deadline = deadline_in(timeout_s)
-    if isinstance(value, Array):
-        return ref_of(value, deadline)
-    encoded = encode_value(value, ordered=ordered)
-    here = attachment(deadline)
-    if making.is_small(encoded.layout):
-        return making.put_small(here, encoded)
-    with own_object(here, encoded.layout, deadline) as (ref, incarnation):
-        here.put(ref.binary(), encoded, incarnation=incarnation, timeout_s=left_s(deadline))
-    return ref
-
-
 @contextmanager
 def own_object(
-    here: Attachment, layout: Layout, deadline: float | None
+    here: Attachment, layout: Layout, deadline: float | None, recipe: HandleRecipe | None = None
 ) -> Iterator[tuple[Ref, int]]:
     """Make a ref for an object that this process puts in the body; yield it and the incarnation.
 
     At its end the call waits for a steward, at most until `deadline`.
     """
     incarnation = ids.incarnation()
-    ref = ray.put(PutHandle(incarnation, layout))
+    ref = ray.put(PutHandle(incarnation, layout, recipe=recipe))
     here.journal.record_owned(ref.binary(), incarnation)
     try:
         yield ref, incarnation
@@ -345,7 +310,7 @@ def begin_fetches(items: list[Gettable], deadline: float | None) -> list[Ref | P
         elif known is None or (put := known.find(each.binary())) is None:
             pending.append(each)
         elif put.small is None:
-            pending.append(ToFetch(each.binary(), put.incarnation))
+            pending.append(ToFetch(each.binary(), put.incarnation, recipe=put.recipe))
         else:
             pending.append(decode_copy(put.small))
     return start_fetches(pending, deadline)
@@ -372,7 +337,8 @@ def _find_bytes_of(ref: Ref, value: Any, deadline: float | None) -> Any:
     if not isinstance(value, Array):
         return value
     if value._object_id == ref.binary() and value._members is None and value._anchor is not None:
-        attachment(deadline).known_puts.add(value._object_id, KnownPut(value._incarnation))
+        known = KnownPut(value._incarnation, recipe=value._find_recipe())
+        attachment(deadline).known_puts.add(value._object_id, known)
     return value._find_bytes(deadline)
 
 

@@ -39,13 +39,13 @@ from hoplite_ray.plugin.surface.api import (
     find_unfinished,
     late_error,
     own_object,
-    put,
     raise_ours,
     ray_values,
     wait,
 )
 from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed
 from hoplite_ray.plugin.surface.combining import answer_ref, members_of
+from hoplite_ray.plugin.surface.putting import put, put_delta, refuse_base
 from hoplite_ray.values.codec import describe_empty
 from hoplite_ray.values.deadlines import deadline_in, left_s, refuse_late
 from hoplite_ray.values.dtypes import Kind
@@ -55,16 +55,26 @@ from hoplite_ray.values.layout import ReduceOp
 _AT_ONCE = 0.0  # a deadline that has passed, so that nothing waits on the event loop
 
 
-async def put_async(value: Any, *, ordered: bool = False, timeout_s: float | None = None) -> Ref:
+async def put_async(
+    value: Any,
+    *,
+    base: Gettable | None = None,
+    ordered: bool = False,
+    timeout_s: float | None = None,
+) -> Ref:
     """Like `put`, but awaitable; cancelling it releases the memory."""
     deadline = deadline_in(timeout_s)
     if isinstance(value, Array):
+        refuse_base(base)
         return await in_thread(deadline, put, value, timeout_s=left_s(deadline))
     encoded = await in_thread(deadline, encode_value, value, ordered=ordered)
     if making.is_small(encoded.layout):
-        return making.put_small(await in_thread(deadline, attachment, deadline), encoded)
+        here = await in_thread(deadline, attachment, deadline)
+        await in_thread(deadline, put_delta, here, encoded, base, deadline, timeout_s)
+        return making.put_small(here, encoded)
     here = await _attach(deadline)
-    with own_object(here, encoded.layout, _AT_ONCE) as (ref, incarnation):
+    recipe = await in_thread(deadline, put_delta, here, encoded, base, deadline, timeout_s)
+    with own_object(here, encoded.layout, _AT_ONCE, recipe) as (ref, incarnation):
         await put_async_of(ref.binary(), encoded, incarnation, left_s(deadline))
     return ref
 
