@@ -2,11 +2,16 @@
 
     sudo .venv/bin/python benchmarks/channels.py
     sudo .venv/bin/python benchmarks/channels.py --only readers --size-mib 8
+    sudo .venv/bin/python benchmarks/channels.py --only deltas --deltas-mib 64
 
 readers  one publisher and seven readers, which watch. The next version is published when all have
          the one before. The bound is the time of a version's bytes over one link.
-deaths   the same, while in each version one reader's node is killed as its bytes come, and comes
-         back. The time counts the readers that were not killed.
+deltas   2 % of the elements of 2 bytes change between versions, at random or in runs of 64, with
+         three readers and with seven. The table has the largest share of the bytes on any link, and
+         the time beside that of versions that travel whole in the same run. The second version is
+         made on fresh pages, those from the third on in ranges of older versions.
+deaths   the same as readers, while in each version one reader's node is killed as its bytes come,
+         and comes back. The time counts the readers that were not killed.
 late     a version is published with two copies and no reader, and its publisher's node is killed.
          The time is that of a reader that comes then. The bound is the time of a version's bytes
          over one link. Each round has nodes of its own.
@@ -23,27 +28,34 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
 
 import bounds
 import numpy as np
+import numpy.typing as npt
 from cluster import Cluster, why_impossible
 from figures import Figure
 from frame import add_output_options, print_end, print_machine, refuse
-from meters import machine
+from meters import Links, machine
 
 from hoplite_ray.channel.names import name_channel, name_object
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.store import Store
 
 MIB = 1 << 20
-CASES = ("readers", "deaths", "late")
+CASES = ("readers", "deaths", "late", "deltas")
 LIMIT_S = 60.0
 CHANNEL = "weights"
 KILL_AT = 0.5  # of the bound, after a publication's begin
 GOAL = 1.1  # times the bound
 LATE_NODES = 4
 LATE_ROUNDS_MAX = 5  # each starts nodes
+CHANGED = 0.02  # of the elements, between versions with a delta
+RUN = 64  # elements in a row that change together
+WHOLES = 3  # versions that travel whole, behind those with a delta
+SHARE_GOAL = 0.033  # of the bytes, on every link
+TIME_GOALS = {3: 0.10, 7: 0.15}  # of the time of the whole, by readers
 
 
 class Reader:
@@ -152,6 +164,100 @@ def find_keepers(store: Store) -> set[int]:
     return {each.node_id for each in store.locate([object_id])[object_id]}
 
 
+@dataclass(slots=True)
+class DeltaRun:
+    """The times of versions with deltas, one for each, and those of whole ones beside them."""
+
+    second_s: float = 0.0  # of version 2, which its readers make on fresh pages
+    later_s: list[float] = field(default_factory=list)  # from version 3 on
+    shares: list[float] = field(default_factory=list)  # of the bytes, on the link with the most
+    whole_s: list[float] = field(default_factory=list)
+
+
+def change(value: npt.NDArray[np.uint16], changes: str, version: int) -> None:
+    """Change some elements in place; the first and the last one say the version."""
+    rng = np.random.default_rng(version)
+    count = int(value.size * CHANGED)
+    if changes == "random":
+        where = rng.integers(0, value.size, count)
+    else:
+        starts = rng.integers(0, value.size - RUN, count // RUN)
+        where = (starts[:, None] + np.arange(RUN)).reshape(-1)
+    value[where] += np.uint16(1)
+    value[[0, -1]] = version
+
+
+def publish_deltas(
+    changes: str, readers: int, size_bytes: int, rate_mbit: int, versions: int
+) -> DeltaRun:
+    """Publish one version whole, some with deltas, and then some whole again."""
+    found = DeltaRun()
+    value = np.random.default_rng(0).integers(0, 1 << 16, size_bytes // 2).astype(np.uint16)
+    with ExitStack() as stack:
+        cluster = stack.enter_context(
+            Cluster(1 + readers, rate_mbit=rate_mbit, arena_bytes=6 * size_bytes + 64 * MIB)
+        )
+        links = stack.enter_context(closing(Links(cluster.network)))
+        publisher, *stores = (
+            stack.enter_context(Store.attach(node.socket)) for node in cluster.nodes
+        )
+        listening = [Reader(store) for store in stores]
+        for version in range(1, versions + WHOLES + 1):
+            change(value, changes, version)
+            ranks = range(1 + readers)
+            before = [(links.sent_bytes(each), links.received_bytes(each)) for each in ranks]
+            began_s = time.monotonic()
+            publisher.publish(CHANNEL, value, delta=version <= versions, timeout_s=LIMIT_S)
+            took_s = max(each.wait_for(version) for each in listening) - began_s
+            moved = max(
+                max(links.sent_bytes(each) - sent, links.received_bytes(each) - received)
+                for each, (sent, received) in zip(ranks, before, strict=True)
+            )
+            if version > versions:
+                found.whole_s.append(took_s)
+            elif version > 2:
+                found.later_s.append(took_s)
+                found.shares.append(moved / size_bytes)
+            elif version == 2:
+                found.second_s = took_s
+        publisher.unpublish(CHANNEL, timeout_s=LIMIT_S)
+    return found
+
+
+def measure_deltas(asked: argparse.Namespace) -> Iterator[Figure]:
+    """Measure versions with deltas, and print their table."""
+    mib = asked.deltas_mib
+    print(f"{'changes':>8} {'readers':>7} {'link':>7} {'whole':>8} {'second':>15} {'later':>15}")
+    for changes in ("random", "runs"):
+        for readers in asked.deltas_readers:
+            run = publish_deltas(
+                changes, readers, mib * MIB, asked.rate_mbit, asked.deltas_versions
+            )
+            whole_s, later_s = statistics.median(run.whole_s), statistics.median(run.later_s)
+            print(
+                f"{changes:>8} {readers:>7} {max(run.shares):7.2%} {whole_s:6.3f} s"
+                f" {run.second_s:6.3f} s {run.second_s / whole_s:4.2f} x"
+                f" {later_s:6.3f} s {later_s / whole_s:4.2f} x",
+                flush=True,
+            )
+            case = f"{mib} MiB, 2 % changed {changes}, {readers} readers"
+            goal = TIME_GOALS.get(readers)
+            yield Figure(
+                case=f"{case}, bytes on a link",
+                unit="share",
+                samples=tuple(run.shares),
+                goal=SHARE_GOAL,
+            )
+            yield Figure(
+                case=f"{case}, from the third version on",
+                unit="s",
+                samples=tuple(run.later_s),
+                goal=goal and goal * whole_s,
+            )
+            yield Figure(case=f"{case}, fresh pages", unit="s", samples=(run.second_s,))
+            yield Figure(case=f"{case}, whole", unit="s", samples=tuple(run.whole_s))
+
+
 def measure(asked: argparse.Namespace, cases: list[str]) -> Iterator[Figure]:
     """Measure the cases."""
     size_bytes = asked.size_mib * MIB
@@ -162,6 +268,9 @@ def measure(asked: argparse.Namespace, cases: list[str]) -> Iterator[Figure]:
         "late": f"{asked.size_mib} MiB to a late reader, with the publisher's node dead",
     }
     for case in cases:
+        if case == "deltas":
+            yield from measure_deltas(asked)
+            continue
         if case == "late":
             rounds = min(asked.versions, LATE_ROUNDS_MAX)
             took = read_late(size_bytes, asked.rate_mbit, rounds)
@@ -184,6 +293,8 @@ def main() -> int:
     parser.add_argument("--readers", type=int, default=7)
     parser.add_argument("--size-mib", type=int, default=32)
     parser.add_argument("--versions", type=int, default=50)
+    parser.add_argument("--deltas-mib", type=int, default=256, help="of a version with a delta")
+    parser.add_argument("--deltas-versions", type=int, default=10)
     parser.add_argument("--rate-mbit", type=int, default=500)
     add_output_options(parser)
     asked = parser.parse_args()
@@ -193,8 +304,10 @@ def main() -> int:
     impossible = why_impossible()
     if impossible:
         return refuse(impossible, asked)
+    asked.deltas_readers = tuple(TIME_GOALS)
     if asked.toy:
         asked.readers, asked.size_mib, asked.versions = 2, 1, 3
+        asked.deltas_readers, asked.deltas_mib, asked.deltas_versions = (2,), 1, 4
     where = machine()
     print_machine(where)
     print_end("channels", asked, list(measure(asked, chosen)), where)

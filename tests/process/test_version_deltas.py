@@ -124,7 +124,7 @@ def test_a_reader_that_dropped_its_version_takes_the_whole(cluster: MakeNodes) -
 def test_another_layout_and_a_dense_change_travel_whole(cluster: MakeNodes) -> None:
     nodes = cluster(2)
     rng = np.random.default_rng(1)
-    few = {"w": first_value(MIB), "step": 1}
+    few: dict[str, Any] = {"w": first_value(MIB), "step": 1}
     values: list[Any] = [few, {**few, "step": 2}]  # a scalar keeps the layout
     values.append({"w": few["w"][:-1], "step": 3})
     values.append({"w": rng.integers(0, 1 << 16, few["w"].size - 1).astype(np.uint16), "step": 4})
