@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 from hoplite_ray.channel.channels import Channels
+from hoplite_ray.channel.draft import draft
 from hoplite_ray.channel.listing import ListedChannel
 from hoplite_ray.channel.reader import Update
 from hoplite_ray.channel.watching import VersionWatch
@@ -33,6 +35,7 @@ class Publishing:
         keep: int = 2,
         copies: int = 1,
         delta: bool = True,
+        fill: Callable[[Any], None] | None = None,
         timeout_s: float | None = None,
     ) -> int:
         """Publish a value as the newest version of a channel, for readers on every node.
@@ -51,21 +54,26 @@ class Publishing:
                  delta: False to send every version whole. Otherwise readers that have an older
                  version get what has changed since, where that is at most half of the bytes. The
                  deltas need memory of half a version.
+                 fill: a function that writes the version where it will lie. It is called with a
+                 value laid out like `value`, whose arrays it writes; there specs may stand for
+                 arrays, as in `empty`.
                  timeout_s: seconds to wait; None waits without a limit.
         Returns: the version, when every node can read it.
         Raises:  InvalidArgumentError for a version that does not ascend, or a value that no object
                  can hold; VersionRefusedError if another process has taken the channel;
                  StoreFullError; GetTimeoutError, after which it may still become visible.
-        Cost:    a copy of the bytes, which also compares them with the version before if both have
-                 one layout; and two messages to each other node. With `copies` the bytes go over
-                 the link of each further node, which a reader's node has received anyway.
+        Cost:    a copy of the bytes, or none but what `fill` writes, which also compares them with
+                 the version before if both have one layout; and two messages to each other node.
+                 With `copies` the bytes go over the link of each further node, which a reader's
+                 node has received anyway.
         Example:
 
             assert store.publish("policy", np.zeros(4)) == 1
             assert store.latest("policy").value.sum() == 0
         """
+        stored = value if fill is None else draft(value, fill)
         return self._channels.publish(
-            _NAMESPACE, name, value, version, keep, copies, delta, timeout_s
+            _NAMESPACE, name, stored, version, keep, copies, delta, timeout_s
         )
 
     async def publish_async(
@@ -77,11 +85,16 @@ class Publishing:
         keep: int = 2,
         copies: int = 1,
         delta: bool = True,
+        fill: Callable[[Any], None] | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Like `publish`, but awaitable; cancelling it may leave a version that becomes visible."""
+        """Like `publish`, but awaitable; `fill` runs in the caller's event loop.
+
+        Cancelling it may leave a version that becomes visible.
+        """
+        stored = value if fill is None else draft(value, fill)
         return await self._channels.publish_async(
-            _NAMESPACE, name, value, version, keep, copies, delta, timeout_s
+            _NAMESPACE, name, stored, version, keep, copies, delta, timeout_s
         )
 
     def latest(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hoplite_ray import _native
+from hoplite_ray.channel.draft import Draft
 from hoplite_ray.channel.listing import ListedChannel, collect_channels, explain_timeout
 from hoplite_ray.channel.names import checked_name, name_channel
 from hoplite_ray.channel.publisher import Publisher
@@ -49,7 +50,7 @@ class Channels:
         delta: bool,
         timeout_s: float | None,
     ) -> int:
-        """Publish a value; returns its version."""
+        """Publish a value, or a draft of one; returns its version."""
         return run(
             *self._begin_publish(namespace, name, value, version, keep, copies, delta, timeout_s)
         )
@@ -130,10 +131,11 @@ class Channels:
             )
         if type(delta) is not bool:
             raise InvalidArgumentError(f"delta is {delta!r}; it is True or False")
-        deadline, encoded = deadline_in(timeout_s), encode(value)
+        deadline = deadline_in(timeout_s)
+        stored = value if isinstance(value, Draft) else encode(value)
         publisher = self._publisher(namespace, name)
         store = self._connect(deadline)
-        steps = publisher.publish(store, encoded, version, keep, copies, delta=delta)
+        steps = publisher.publish(store, stored, version, keep, copies, delta=delta)
         return steps, deadline
 
     def _begin_latest(

@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from hoplite_ray.channel.draft import Draft
 from hoplite_ray.channel.names import name_delta, name_object
-from hoplite_ray.channel.putting import put_beside
+from hoplite_ray.channel.putting import put_beside, put_draft
 from hoplite_ray.channel.record import Origin, Record
 from hoplite_ray.channel.steps import Steps
 from hoplite_ray.channel.trail import Trail
@@ -71,7 +72,7 @@ class Publisher:
     def publish(
         self,
         store: StoreClient,
-        value: Encoded,
+        value: Encoded | Draft,
         version: int | None,
         keep: int,
         copies: int,
@@ -100,7 +101,7 @@ class Publisher:
     def _publish(
         self,
         store: StoreClient,
-        value: Encoded,
+        value: Encoded | Draft,
         version: int | None,
         keep: int,
         copies: int,
@@ -144,7 +145,7 @@ class Publisher:
         self,
         store: StoreClient,
         number: VersionNumber,
-        value: Encoded,
+        value: Encoded | Draft,
         copies: int,
         with_delta: bool,
     ) -> Steps[Delta | None]:
@@ -243,8 +244,15 @@ def _list_begun(taken: TakenTerm, newest: VersionNumber) -> list[VersionNumber]:
     return begun + [VersionNumber(before.epoch, counter, 1) for counter in counters]
 
 
-def _put_whole(store: StoreClient, object_id: bytes, value: Encoded, copies: int) -> Steps[None]:
-    """Put a value, and wait until that many nodes keep it."""
+def _put_whole(
+    store: StoreClient, object_id: bytes, value: Encoded | Draft, copies: int
+) -> Steps[None]:
+    """Put a value, or have it written where it will lie, and wait until that many nodes keep it."""
+    if isinstance(value, Draft):
+        yield from put_draft(store, object_id, value)
+        if copies > 1:
+            yield store.begin_keep(object_id, copies=copies)
+        return
     put = store.begin_put(object_id, value)
     copied = store.begin_keep(object_id, copies=copies) if copies > 1 else None
     try:

@@ -1,6 +1,7 @@
 """Operations of channels as generators, which a call waits through and its twin awaits.
 
-A generator yields a step, and is sent the step's result or thrown its error.
+A generator yields a step, and is sent the step's result or thrown its error. An unsealed value is
+the step that seals it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 from hoplite_ray.base.steps import drive, drive_async
 from hoplite_ray.errors import GetTimeoutError
 from hoplite_ray.pending import Pending
+from hoplite_ray.unsealed import Unsealed
 from hoplite_ray.values.deadlines import left_s
 
 T = TypeVar("T")
@@ -28,7 +30,7 @@ class Within:
 
 
 # A function is work of this process, which an awaitable twin does on another thread.
-Step: TypeAlias = "Pending[Any] | Within | Future[None] | Callable[[], Any]"
+Step: TypeAlias = "Pending[Any] | Within | Unsealed | Future[None] | Callable[[], Any]"
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
@@ -40,6 +42,8 @@ def run(steps: Steps[T], deadline: float | None) -> T:
             return step.result(left_s(deadline))
         if isinstance(step, Within):
             return step.pending.result(_limit(step, deadline))
+        if isinstance(step, Unsealed):
+            return step.seal(left_s(deadline))
         if callable(step):
             return step()
         try:
@@ -58,6 +62,8 @@ async def run_async(steps: Steps[T], deadline: float | None) -> T:
             return await step.result_async(left_s(deadline))
         if isinstance(step, Within):
             return await step.pending.result_async(_limit(step, deadline))
+        if isinstance(step, Unsealed):
+            return await step.seal_async(left_s(deadline))
         if callable(step):
             return await asyncio.to_thread(step)
         try:

@@ -20,6 +20,7 @@ from hoplite_ray.errors import (
     ObjectLostError,
     VersionRefusedError,
 )
+from hoplite_ray.values.specs import spec
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes
 
 COUNT = 300_000  # elements of a value: above what travels inside of messages
@@ -249,7 +250,11 @@ def test_a_list_counts_versions_through_publishers_and_needs_a_time_limit(three:
 
 def test_the_twins_do_the_same(three: Nodes) -> None:
     async def program() -> None:
-        assert await three[0].publish_async("twins", value_of(1), timeout_s=WAIT_S) == 1
+        def write(value: dict[str, Any]) -> None:
+            value["layer"].fill(1)
+
+        first = {"layer": spec(COUNT), "step": 1}
+        assert await three[0].publish_async("twins", first, fill=write, timeout_s=WAIT_S) == 1
         waiting = asyncio.create_task(
             three[1].latest_async("twins", newer_than=1, timeout_s=WAIT_S)
         )
@@ -268,3 +273,49 @@ def test_a_publish_without_room_says_so_and_the_channel_goes_on(cluster: MakeNod
     with pytest.raises(Exception, match=r"arena|room|memory"):
         nodes[0].publish("large", np.zeros(16 * MIB, np.uint8), timeout_s=WAIT_S)
     assert nodes[0].publish("large", np.zeros(100), timeout_s=WAIT_S) == 1
+
+
+@pytest.mark.parametrize("count", [COUNT, 4], ids=["mapped", "small"])
+def test_a_version_is_written_in_place(three: Nodes, count: int) -> None:
+    like = {"layer": spec(count), "step": 1}
+    written: list[Any] = []
+
+    def fill(value: dict[str, Any]) -> None:
+        value["layer"][:] = value["step"]
+        written.append(value["layer"].shape)
+
+    for version in (1, 2, 3):
+        like["step"] = version
+        assert three[0].publish("in place", like, fill=fill, timeout_s=WAIT_S) == version
+        assert check(three[1].latest("in place", timeout_s=WAIT_S)) == version
+        assert three[1].latest("in place", timeout_s=WAIT_S).value["layer"].shape == (count,)
+    assert written == [(count,)] * 3
+    three[0].unpublish("in place", timeout_s=WAIT_S)
+
+
+def test_a_version_whose_writing_fails_is_none_and_the_next_one_is_whole(
+    cluster: MakeNodes,
+) -> None:
+    nodes = cluster(2)
+
+    def fail(value: dict[str, Any]) -> None:
+        value["layer"][:] = 7
+        raise KeyError("no such layer")
+
+    nodes[0].publish("halves", value_of(1), timeout_s=WAIT_S)
+    for _ in range(3):
+        with pytest.raises(KeyError, match="no such layer"):
+            nodes[0].publish("halves", value_of(2), fill=fail, timeout_s=WAIT_S)
+        assert check(nodes[1].latest("halves", timeout_s=WAIT_S)) == 1
+    assert nodes[0].publish("halves", value_of(2), timeout_s=WAIT_S) == 2
+    assert check(nodes[1].latest("halves", newer_than=1, timeout_s=WAIT_S)) == 2
+    nodes[0].unpublish("halves", timeout_s=WAIT_S)
+    for rank in (0, 1):
+        nodes.wait_for(rank, lambda stats: stats.objects == 0)
+
+
+def test_what_writes_a_version_is_a_function(three: Nodes) -> None:
+    with pytest.raises(InvalidArgumentError, match="fill is 7; it is a function"):
+        three[0].publish("wrong", spec(3), fill=7)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError):
+        three[0].publish("wrong", object(), fill=print)

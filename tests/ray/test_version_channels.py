@@ -95,3 +95,13 @@ def test_a_channel_belongs_to_a_namespace(publisher: Any) -> None:
     hop.unpublish("apart", namespace="other", timeout_s=WAIT_S)
     with pytest.raises(hop.InvalidArgumentError, match="namespace is 7"):
         hop.latest("apart", namespace=7)  # type: ignore[arg-type]
+
+
+def test_a_version_is_written_in_place(cluster: RayCluster, reader: Any) -> None:
+    def write(value: dict[str, Any]) -> None:
+        value["layer"][:] = 1
+
+    like = {"layer": hop.spec(LARGE, "int64")}
+    assert hop.publish("written", like, fill=write, timeout_s=WAIT_S) == 1
+    assert ray.get(reader.latest.remote("written"), timeout=WAIT_S) == 1
+    hop.unpublish("written", timeout_s=WAIT_S)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import ray
 
 from hoplite_ray.channel.channels import Channels
+from hoplite_ray.channel.draft import draft
 from hoplite_ray.channel.reader import Update
 from hoplite_ray.channel.watching import VersionWatch
 from hoplite_ray.client import StoreClient
@@ -26,6 +27,7 @@ def publish(
     keep: int = 2,
     copies: int = 1,
     delta: bool = True,
+    fill: Callable[[Any], None] | None = None,
     namespace: str | None = None,
     timeout_s: float | None = None,
 ) -> int:
@@ -45,6 +47,9 @@ def publish(
              delta: False to send every version whole. Otherwise readers that have an older version
              get what has changed since, where that is at most half of the bytes. The deltas need
              memory of half a version.
+             fill: a function that writes the version where it will lie. It is called with a value
+             laid out like `value`, whose arrays it writes; there specs may stand for arrays, as in
+             `hoplite_ray.empty`. It is called again if this node dies meanwhile.
              namespace: of Ray, in which the channel is; None takes this job's. Jobs that don't name
              theirs have one each.
              timeout_s: seconds to wait; None waits without a limit.
@@ -52,19 +57,22 @@ def publish(
     Raises:  InvalidArgumentError for a version that does not ascend, or naming the part of `value`
              that can't be stored; VersionRefusedError if another process has taken the channel;
              StoreFullError; GetTimeoutError, after which it may still become visible.
-    Cost:    a copy of the bytes, which also compares them with the version before if both have one
-             layout; and two messages to each other node. With `copies` the bytes go over the link
-             of each further node, which a reader's node has received anyway.
+    Cost:    a copy of the bytes, or none but what `fill` writes, which also compares them with the
+             version before if both have one layout; and two messages to each other node. With
+             `copies` the bytes go over the link of each further node, which a reader's node has
+             received anyway.
     Example:
 
         assert hop.publish("policy", {"layer": np.zeros(4)}) == 1
         assert hop.latest("policy").value["layer"].sum() == 0
+        write = lambda value: np.copyto(value["layer"], 1)
+        assert hop.publish("policy", {"layer": hop.spec(4)}, fill=write) == 2
         hop.unpublish("policy")
     """
-    space = _choose(namespace)
+    space, stored = _choose(namespace), value if fill is None else draft(value, fill)
     return _retry(
         lambda channels: channels.publish(
-            space, name, value, version, keep, copies, delta, timeout_s
+            space, name, stored, version, keep, copies, delta, timeout_s
         )
     )
 
@@ -77,14 +85,18 @@ async def publish_async(
     keep: int = 2,
     copies: int = 1,
     delta: bool = True,
+    fill: Callable[[Any], None] | None = None,
     namespace: str | None = None,
     timeout_s: float | None = None,
 ) -> int:
-    """Like `publish`, but awaitable; cancelling it may leave a version that becomes visible."""
-    space = _choose(namespace)
+    """Like `publish`, but awaitable; `fill` runs in the caller's event loop.
+
+    Cancelling it may leave a version that becomes visible.
+    """
+    space, stored = _choose(namespace), value if fill is None else draft(value, fill)
     return await _retry_async(
         lambda channels: channels.publish_async(
-            space, name, value, version, keep, copies, delta, timeout_s
+            space, name, stored, version, keep, copies, delta, timeout_s
         )
     )
 
