@@ -20,6 +20,7 @@ from hypothesis import settings
 # Seconds after which a test hangs for sure, by folder, also beside other load: many times what it
 # takes on two quiet cores. A test's own timeout marker wins.
 TIMEOUT_S = {"house": 60, "unit": 60, "process": 120, "cluster": 180, "ray": 120, "serve": 180}
+TIMEOUT_S["integrations"] = 300
 
 # The only reasons for which a test may be skipped.
 SKIPS_ALLOWED = (
