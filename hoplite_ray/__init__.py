@@ -20,6 +20,7 @@ The rooms of the package, from top to bottom; each imports from the rooms below 
 cli                                           the command `hoplite-ray`
 serve, worlds                                 stages on Ray Serve; small groups of processes
 node                                          the node process
+integrations                                  engines for verl and vLLM
 plugin                                        every contact with Ray
 store, collectives, publishing                the store of one process; start reading there
 channel, streams                              publishers and readers of versions; leaf by leaf

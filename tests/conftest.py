@@ -19,8 +19,15 @@ from hypothesis import settings
 
 # Seconds after which a test hangs for sure, by folder, also beside other load: many times what it
 # takes on two quiet cores. A test's own timeout marker wins.
-TIMEOUT_S = {"house": 60, "unit": 60, "process": 120, "cluster": 180, "ray": 120, "serve": 180}
-TIMEOUT_S["integrations"] = 300
+TIMEOUT_S = {
+    "house": 60,
+    "unit": 60,
+    "process": 120,
+    "cluster": 180,
+    "ray": 120,
+    "serve": 180,
+    "integrations": 300,
+}
 
 # The only reasons for which a test may be skipped.
 SKIPS_ALLOWED = (
@@ -31,6 +38,7 @@ SKIPS_ALLOWED = (
     re.compile(r"torch is not installed"),
     re.compile(r"the extra models is not installed"),
     re.compile(r"the extra rl is not installed"),
+    re.compile(r"the extra (verl|vllm) is not installed"),
 )
 
 # Every process that a test starts, directly or through Ray, inherits this mark. That of a worker of

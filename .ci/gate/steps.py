@@ -20,6 +20,7 @@ FOLDERS = ("house", "unit", "process", "cluster", "ray", "serve")
 EXACT = ("house", "unit")  # a test that fails there fails the gate: it is no matter of time
 TIMED = tuple(folder for folder in FOLDERS if folder not in EXACT)
 RAY = ("ray", "serve")  # what starts Ray clusters
+FRAMEWORKS = ("verl", "vllm")  # of tests/integrations, each in an environment of its own
 WORKERS = {"process": 2 * CORES, "cluster": CORES + 1}  # tests that mostly wait
 
 # What `make test` runs of the programs; all others are run by `make verify`.
@@ -93,6 +94,7 @@ def verify() -> list[Step]:
         tests("serve", chosen, 2400, covered=True),
         *[toy(program) for program in programs()],
         Step("notebooks", "jupyter execute benchmarks/notebooks/*.ipynb", 300, "cluster", "step"),
+        *[integration(framework) for framework in FRAMEWORKS],
         wall_clock("wall_clock", covered=True),
         Step("repeats", "python .ci/gate flakes --folder process --times 3", 3600, "alone"),
         python_coverage(),
@@ -116,6 +118,12 @@ def wall_clock(chosen: str, *, name: str = "wall-clock", covered: bool = False) 
     folders = " ".join(f"tests/{folder}" for folder in TIMED)
     command = pytest(name, folders, chosen, covered=covered)
     return Step(name, command, 900, "alone", "tests")
+
+
+def integration(framework: str) -> Step:
+    """The tests of a framework; alone, because they install the wheel that another step builds."""
+    name = f"tests-integrations-{framework}"
+    return Step(name, f".ci/integrations {framework} {report_log(name)}", 3600, "alone", "step")
 
 
 def pytest(name: str, what: str, chosen: str, *, covered: bool = False) -> str:

@@ -13,7 +13,7 @@ from hoplite_ray.values.layout import Layout
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """What a version is laid out like, and the function that writes its arrays."""
+    """The layout of a version, and the function that writes its arrays."""
 
     template: Template
     fill: Callable[[Any], None]

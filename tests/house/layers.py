@@ -51,7 +51,9 @@ WORDINGS = (
     ({"plan", "wire", "delta"}, re.compile(r"\bthrow\b|\btry\s*\{"), "operating errors are values"),
 )
 
-MAY_IMPORT_RAY = re.compile(r"hoplite_ray/plugin/|serve_integration/|examples/|benchmarks/|tests/")
+MAY_IMPORT_RAY = re.compile(
+    r"hoplite_ray/(plugin|integrations)/|serve_integration/|examples/|benchmarks/|tests/"
+)
 
 
 def includes(tree: Tree) -> list[str]:
@@ -128,7 +130,8 @@ def imports(tree: Tree) -> list[str]:
                 top = name.split(".")[0]
                 if top == "ray" and not MAY_IMPORT_RAY.match(path):
                     found.append(
-                        f"{path}: only hoplite_ray/plugin and serve_integration import ray"
+                        f"{path}: only hoplite_ray/plugin, hoplite_ray/integrations and "
+                        "serve_integration import ray"
                     )
                 if path.startswith("hoplite_ray/") and top in {"serve_integration", "tests"}:
                     found.append(f"{path}: hoplite_ray stands below {top}")

@@ -28,6 +28,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "serve",
         "worlds",
         "node",
+        "integrations",
         "__init__",
         "plugin",
         "store collectives publishing",
@@ -78,6 +79,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "handshake",
         "core",
     ),
+    "hoplite_ray/integrations": ("verl vllm vllm_plugin", "named_tensors"),
     "hoplite_ray/plugin": (
         "array collecting",  # names in pickles on disk
         "hooks",

@@ -54,13 +54,13 @@ NEVER_IN_PLAN = NEVER | {"path": "rail"}
 # A version channel has these words: a publisher takes a term, and its versions have numbers.
 OF_CHANNELS = {"channel", "term", "version"}
 CHANNELS = re.compile(
-    r"native/plan/|hoplite_ray/(channel/|(plugin/surface/)?publishing\.py|client\.py"
+    r"native/plan/|hoplite_ray/(channel/|integrations/|(plugin/surface/)?publishing\.py|client\.py"
     r"|values/versions\.py|metrics/dashboards\.py|_native\.pyi)"
 )
 NEVER_IN_TYPES = re.compile(r"(Helper|Util|Utils|Impl|Base|Manager)$")
 TYPES_KEPT = {"WorldManager"}  # MultiWorld's own name, kept for its users
-# The awaitable twin of get; what Ray calls to end a collective group; MultiWorld's own name.
-NAMES_KEPT = {"get_async", "destroy_group", "communicator"}
+# The awaitable twin of get; what Ray and verl call for groups; MultiWorld's own name.
+NAMES_KEPT = {"get_async", "destroy_group", "init_process_group", "communicator"}
 # A version of a key is what `hop.Table` keeps: files of tables, and the errors, have the word.
 VERSIONED = re.compile(r"hoplite_ray/((plugin/)?tables/|errors\.py)")
 # The protocol's version, carried by HELLO; the address of Ray's own GCS.

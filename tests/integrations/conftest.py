@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import ray
 
+from tests.ray.conftest import _no_actor_stays  # noqa: F401 - a fixture that all modules use
 from tests.ray.raycluster import RayCluster
 
 ARENA_BYTES = 96 << 20
