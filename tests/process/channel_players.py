@@ -51,6 +51,7 @@ class Player:
         )
         self._news = threading.Condition()
         self._has_ended = False
+        self._told = ""
         assert self._process.stdout is not None
         self._thread = threading.Thread(target=self._read, args=(self._process.stdout,))
         self._thread.start()
@@ -86,14 +87,15 @@ class Player:
         self._process.kill()
 
     def join(self) -> str:
-        """Wait for its end, which must come; returns what it says of its errors."""
+        """Wait for its end, which must come; returns what it says of its errors. Idempotent."""
         self._process.wait(_LIMIT_S)
         self._thread.join(_LIMIT_S)
-        assert self._process.stdout is not None and self._process.stderr is not None
-        told = self._process.stderr.read()
-        self._process.stdout.close()
-        self._process.stderr.close()
-        return told
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            if pipe is self._process.stderr and not pipe.closed:
+                self._told = pipe.read()
+            pipe.close()
+        return self._told
 
 
 def _publish(store: Store) -> None:

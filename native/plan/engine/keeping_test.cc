@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Orphans and adoptions inside one engine whose peers may send untrue messages.
+#include "plan/broadcast/broadcast.h"
 #include "plan/engine/one_engine_test.h"
 
 namespace hoplite {
@@ -141,7 +142,7 @@ TEST_F(KeepingCopies, EndWithTheObjectAndWithTheirClient) {
 }
 
 TEST_F(KeepingCopies, AreAtLeastOneAndAtMostThree) {
-  for (const std::uint8_t copies : {0, 4, 255}) {
+  for (const std::uint8_t copies : std::vector<std::uint8_t>{0, 4, 255}) {
     const auto answers = answers_to(keep(copies));
     ASSERT_EQ(answers.size(), 1U);
     EXPECT_EQ(error_of(answers[0])->code, Code::kInvalidArgument) << int{copies};

@@ -68,7 +68,7 @@ struct LocalObject {
   Keep keep = Keep::kCopy;
   Finality finality = Finality::kFinal;
   NodeId owner;             // of an adopted object: the node that reports its last reference
-  std::uint8_t copies = 0;  // nodes that are to keep it, of whom this is one; 0: it has an owner
+  std::uint8_t copies = 0;  // nodes that are to keep it, this one too; 0: it has an owner
   // The last word of its home:
   bool orphaned = false;    // its owner has died: it may be read, and is evicted first
   bool elsewhere = false;   // this node drains, and another one keeps it

@@ -49,8 +49,8 @@ INSTANTIATE_TEST_SUITE_P(Stripes, Copies, kStripeCounts, stripe_name);
 
 TEST_P(Copies, AreThereWhenTheClientIsAnswered) {
   for (const std::uint64_t size_bytes : {kLarge, std::uint64_t{100}, std::uint64_t{0}}) {
-    for (const std::uint8_t copies : {1, 2, 3}) {
-      Cluster& cluster = start(5);
+    for (const std::uint8_t copies : std::vector<std::uint8_t>{1, 2, 3}) {
+      start(5);
       keep_now(0, copies, size_bytes);
       EXPECT_EQ(keepers().size(), copies) << size_bytes;
       end();
