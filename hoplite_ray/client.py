@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NO_ID = bytes(OBJECT_ID_BYTES)
+_NO_MAJORITY = "no majority of the nodes can be reached"
 
 
 class StoreClient:
@@ -378,7 +379,7 @@ class StoreClient:
         """
         channel = checked_id(channel)
         return self._pending_channel(
-            channel, self._usable().take_term(channel), "taking a term of", read_taken
+            channel, self._usable().take_term(channel), "taking a term of", read_taken, _NO_MAJORITY
         )
 
     def publish_version(
@@ -401,7 +402,7 @@ class StoreClient:
         number = check_number(VersionNumber(*term, n))
         request = self._usable().publish(channel, number, check_payload(payload), is_end)
         return self._pending_channel(
-            channel, request, f"publishing of version {n} to", lambda nothing: None
+            channel, request, f"publishing of version {n} to", lambda nothing: None, _NO_MAJORITY
         )
 
     def watch_version(
@@ -416,7 +417,8 @@ class StoreClient:
         """
         channel = checked_id(channel)
         request = self._usable().watch_channel(channel, newer_than, wait)
-        return self._pending_channel(channel, request, "a watch of", read_version)
+        hint = f"nothing newer was published yet, {_NO_MAJORITY}"
+        return self._pending_channel(channel, request, "a watch of", read_version, hint)
 
     def list_channels(self, after: bytes = NO_ID) -> Pending[list[ChannelState]]:
         """Start to list the live channels, of which every node keeps the newest version.
@@ -449,14 +451,18 @@ class StoreClient:
         )
 
     def _pending_channel(
-        self, channel: bytes, request: _native.Request, what: str, decode: Callable[[Any], T]
+        self,
+        channel: bytes,
+        request: _native.Request,
+        what: str,
+        decode: Callable[[Any], T],
+        hint: str,
     ) -> Pending[T]:
         return Pending(
             self._listener,
             request,
             what=f"{what} channel {short_name(channel)}",
-            hint="nothing newer was published yet, no majority of the nodes can be reached, or "
-            f"{SILENT_HINT}; raise timeout_s",
+            hint=f"{hint}, or {SILENT_HINT}; see hoplite-ray status, or raise timeout_s",
             decode=decode,
         )
 

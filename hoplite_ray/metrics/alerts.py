@@ -148,6 +148,15 @@ _OF_NODES = (
         "{{ $value }} gets wait on node {{ $labels.node }}, and no bytes arrive",
         "gets-wait",
     ),
+    Alert(
+        "HopliteReaderLags",
+        "ray_hoplite_channel_lag_versions > 10",
+        "5m",
+        "warning",
+        "a reader of channel {{ $labels.channel }} on node {{ $labels.node }} lacks {{ $value }} "
+        "versions",
+        "a-reader-lags",
+    ),
 )
 _OF_PIPELINES = (
     Alert(

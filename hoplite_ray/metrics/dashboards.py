@@ -61,6 +61,8 @@ _ENDINGS = {"gauge": "", "counter": "_total", "histogram": "_bucket"}
 
 Panels = Mapping[str, tuple[Metric, ...]]
 
+_OF_CHANNELS = ("node", "namespace", "channel")
+
 # By panel. Every metric has the label `node`: its id, as `hoplite-ray status` prints it.
 PANELS: dict[str, tuple[Metric, ...]] = {
     "Arena": (
@@ -138,12 +140,46 @@ PANELS: dict[str, tuple[Metric, ...]] = {
         Metric("excerpts_wanted", "gauge", "short", "parts of objects that clients here wait for"),
         Metric("actions", "gauge", "short", "actions decided and not carried out yet"),
     ),
+    "Version channels": (
+        Metric(
+            "channel_version",
+            "gauge",
+            "short",
+            "newest version of a channel, told by its home",
+            _OF_CHANNELS,
+        ),
+        Metric(
+            "channel_reader_version",
+            "gauge",
+            "short",
+            "version that the slowest reader on the node has",
+            _OF_CHANNELS,
+        ),
+        Metric(
+            "channel_lag_versions",
+            "gauge",
+            "short",
+            "versions that the slowest reader on the node lacks",
+            _OF_CHANNELS,
+        ),
+    ),
+    "Age of what readers have": (
+        Metric(
+            "channel_lag_seconds",
+            "gauge",
+            "s",
+            "how much older the version of the slowest reader is than the newest",
+            _OF_CHANNELS,
+        ),
+    ),
     "Reactor": (
         Metric("turns", "counter", "ops", "turns of the thread that does a node's work"),
         Metric("turns_over_10ms", "counter", "ops", "turns that took more than 10 ms"),
     ),
 }
 METRICS = tuple(metric for metrics in PANELS.values() for metric in metrics)
+CHANNEL_METRICS = tuple(metric for metric in METRICS if metric.tags == _OF_CHANNELS)
+NODE_METRICS = tuple(metric for metric in METRICS if metric not in CHANNEL_METRICS)
 
 
 def dashboard(panels: Panels = PANELS, title: str = "hoplite_ray") -> dict[str, Any]:

@@ -21,6 +21,7 @@ from hoplite_ray.errors import (
     VersionRefusedError,
 )
 from hoplite_ray.values.specs import spec
+from tests.process.command import stopped
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes
 
 COUNT = 300_000  # elements of a value: above what travels inside of messages
@@ -266,6 +267,18 @@ def test_the_twins_do_the_same(three: Nodes) -> None:
         await three[0].unpublish_async("twins", timeout_s=WAIT_S)
 
     asyncio.run(program())
+
+
+def test_a_publish_without_a_majority_says_so_within_its_time_limit(cluster: MakeNodes) -> None:
+    nodes = cluster(3, options={"liveness_dead_ms": 3_600_000})
+    nodes[0].publish("cut", value_of(1), timeout_s=WAIT_S)
+    with (
+        stopped(nodes.processes[1]),
+        stopped(nodes.processes[2]),
+        pytest.raises(GetTimeoutError, match="no majority of the nodes can be reached"),
+    ):
+        nodes[0].publish("cut", value_of(2), timeout_s=1.0)
+    assert nodes[0].publish("cut", value_of(2), timeout_s=WAIT_S) in (2, 3)
 
 
 def test_a_publish_without_room_says_so_and_the_channel_goes_on(cluster: MakeNodes) -> None:

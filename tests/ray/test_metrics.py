@@ -22,6 +22,11 @@ ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=Fal
          _metrics_export_port=int(sys.argv[1]), _system_config={"metrics_report_interval_ms": 500},
          runtime_env={"hoplite": {"arena_bytes": 64 << 20}})
 kept = [hop.put(np.ones(1 << 20, np.uint8)) for _ in range(3)]
+hop.publish("weights", np.ones(1 << 20, np.uint8), version=20)
+watch = hop.watch("weights")
+watch.next()
+for version in (30, 50):
+    hop.publish("weights", np.ones(1 << 20, np.uint8), version=version)
 print(flush=True)
 sys.stdin.read()
 """
@@ -71,6 +76,10 @@ def are_right(seen: dict[str, float]) -> bool:
         and seen["ray_hoplite_arena_bytes"] == 64 << 20
         and 3 << 20 <= pinned <= used
         and seen.get("ray_hoplite_turns_total", 0) > 0
+        and seen["ray_hoplite_channel_version"] == 50
+        and seen["ray_hoplite_channel_reader_version"] == 20
+        and seen["ray_hoplite_channel_lag_versions"] == 2
+        and seen["ray_hoplite_channel_lag_seconds"] > 0
     )
 
 

@@ -91,8 +91,7 @@ class Game:
         hop.publish(channel, value_of(1), version=1, copies=COPIES, timeout_s=WAIT_S)
         self.floor = 1  # a version that is visible
         self.players = {
-            name: self._start(name, node)
-            for node, name in enumerate(("publisher", "reader"))
+            name: self._start(name, node) for node, name in enumerate(("publisher", "reader"))
         }
         self._witnesses = [self._start("reader", node) for node in range(3)]  # never killed
         self._await_news()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -46,6 +47,9 @@ class Reader:
             self.seen.append(update.version)
         return self.seen
 
+    def process(self) -> int:
+        return os.getpid()
+
     def count_seen(self) -> int:
         return len(self.seen)
 
@@ -87,10 +91,36 @@ def test_a_publisher_that_died_is_followed_by_another(
     hop.unpublish("followed", timeout_s=WAIT_S)
 
 
+def test_channels_lists_versions_and_how_readers_lag(publisher: Any, reader: Any) -> None:
+    for version in (1, 2):
+        ray.get(publisher.publish.remote("listed", version), timeout=WAIT_S)
+    assert ray.get(reader.latest.remote("listed", 0), timeout=WAIT_S) == 2
+    for version in (3, 4, 5):
+        ray.get(publisher.publish.remote("listed", version), timeout=WAIT_S)
+    (listed,) = [each for each in hop.channels() if each.name == "listed"]
+    assert (listed.version, listed.kept) == (5, 2)
+    assert listed.namespace == ray.get_runtime_context().namespace
+    (lagging,) = listed.readers
+    assert (lagging.version, lagging.lag_versions) == (2, 3) and lagging.lag_s > 0
+    assert lagging.node_id != listed.publisher_node_id
+    assert lagging.process == ray.get(reader.process.remote(), timeout=WAIT_S)
+    hop.unpublish("listed", timeout_s=WAIT_S)
+    assert "listed" not in [each.name for each in hop.channels()]
+
+
 def test_a_channel_belongs_to_a_namespace(publisher: Any) -> None:
     ray.get(publisher.publish.remote("apart", 1, namespace="other"), timeout=WAIT_S)
-    with pytest.raises(hop.GetTimeoutError):
+    named = r"has no channel 'apart', and a channel of that name is in 'other': give its namespace"
+    with pytest.raises(hop.GetTimeoutError, match=named):
         hop.latest("apart", timeout_s=0.5)
+    with pytest.raises(hop.GetTimeoutError, match=named):
+        asyncio.run(hop.latest_async("apart", timeout_s=0.5))
+    with hop.watch("apart") as watch, pytest.raises(hop.GetTimeoutError, match=named):
+        watch.next(timeout_s=0.5)
+    with pytest.raises(hop.GetTimeoutError, match="nothing newer was published yet"):
+        hop.latest("in no namespace", timeout_s=0.5)
+    assert "apart" not in [each.name for each in hop.channels()]
+    assert [each.name for each in hop.channels(namespace="other")] == ["apart"]
     assert hop.latest("apart", namespace="other", timeout_s=WAIT_S).version == 1
     hop.unpublish("apart", namespace="other", timeout_s=WAIT_S)
     with pytest.raises(hop.InvalidArgumentError, match="namespace is 7"):

@@ -370,4 +370,8 @@ def _make() -> Attachment:
     return _current
 
 
-_make_call = SharedCall("attaching", _make, lambda: "the node of this Ray node has not begun")
+def _describe_late() -> str:
+    return "the node of this Ray node has not begun: it starts slowly, or Ray's head is silent,"
+
+
+_make_call = SharedCall("attaching", _make, _describe_late)

@@ -25,7 +25,7 @@ from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 from ray.runtime_env import RuntimeEnv
 
 from hoplite_ray.config import ray_memory_threshold
-from hoplite_ray.errors import ControlError, HopliteError
+from hoplite_ray.errors import ControlError, HopliteError, NodeLostError
 
 if TYPE_CHECKING:
     Ref: TypeAlias = ray.ObjectRef[Any]  # generic for type checkers only
@@ -142,8 +142,17 @@ def raylet_user() -> int:
 
 
 def _raylet_credentials() -> tuple[int, int]:
+    path = _worker().node.raylet_socket_name
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.connect(_worker().node.raylet_socket_name)
+        try:
+            probe.connect(path)
+        except OSError as error:
+            raise NodeLostError(
+                f"the Ray node of this process has ended, and the store's node with it: its raylet "
+                f"at {path} takes no connection ({error.strerror}). Ray nodes end when Ray's head "
+                "restarts without Redis; what was received stays usable. Start the Ray cluster "
+                "again, and this program"
+            ) from error
         credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, user, _ = struct.unpack("3i", credentials)
     return int(pid), int(user)

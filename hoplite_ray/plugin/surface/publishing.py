@@ -1,4 +1,4 @@
-"""publish, latest, watch and unpublish, as users call them; `hoplite_ray` exports them."""
+"""publish, latest, watch, channels and unpublish, which `hoplite_ray` exports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import ray
 
 from hoplite_ray.channel.channels import Channels
 from hoplite_ray.channel.draft import draft
+from hoplite_ray.channel.listing import ListedChannel
 from hoplite_ray.channel.reader import Update
 from hoplite_ray.channel.watching import VersionWatch
 from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import InvalidArgumentError, NodeLostError
 from hoplite_ray.plugin.process.attachment import TRIES, attachment
+from hoplite_ray.values.deadlines import deadline_in
 
 T = TypeVar("T")
 
@@ -69,7 +71,8 @@ def publish(
         assert hop.publish("policy", {"layer": hop.spec(4)}, fill=write) == 2
         hop.unpublish("policy")
     """
-    space, stored = _choose(namespace), value if fill is None else draft(value, fill)
+    space = _choose(namespace, timeout_s)
+    stored = value if fill is None else draft(value, fill)
     return _retry(
         lambda channels: channels.publish(
             space, name, stored, version, keep, copies, delta, timeout_s
@@ -93,7 +96,8 @@ async def publish_async(
 
     Cancelling it may leave a version that becomes visible.
     """
-    space, stored = _choose(namespace), value if fill is None else draft(value, fill)
+    space = _choose(namespace, timeout_s)
+    stored = value if fill is None else draft(value, fill)
     return await _retry_async(
         lambda channels: channels.publish_async(
             space, name, stored, version, keep, copies, delta, timeout_s
@@ -126,7 +130,7 @@ def latest(
         assert hop.latest("critic", timeout_s=60).version == 1
         hop.unpublish("critic")
     """
-    space = _choose(namespace)
+    space = _choose(namespace, timeout_s)
     return _retry(lambda channels: channels.latest(space, name, newer_than, timeout_s))
 
 
@@ -138,7 +142,7 @@ async def latest_async(
     timeout_s: float | None = None,
 ) -> Update:
     """Like `latest`, but awaitable; cancelling it cancels the transfer."""
-    space = _choose(namespace)
+    space = _choose(namespace, timeout_s)
     return await _retry_async(
         lambda channels: channels.latest_async(space, name, newer_than, timeout_s)
     )
@@ -160,7 +164,31 @@ def watch(name: str, *, namespace: str | None = None) -> VersionWatch:
             assert updates.next(timeout_s=60).version == 1
         hop.unpublish("watched")
     """
-    return _channels().watch(_choose(namespace), name)
+    return _channels().watch(_choose(namespace, None), name)
+
+
+def channels(*, namespace: str | None = None, timeout_s: float = 5.0) -> list[ListedChannel]:
+    """List the channels of a namespace, each with its newest version and that of each reader.
+
+    A reader is a process that has a watch of the channel, or that asks for the version after the
+    one that it has. It is listed from its first version on, until it closes the watch or ends.
+
+    Args:    namespace: as for `publish`.
+             timeout_s: seconds for the nodes to answer. A node that does not answer is left out,
+             with its readers.
+    Returns: a `ListedChannel` for each channel that was not unpublished, in the order of names. A
+             version may be listed a moment before it is visible.
+    Raises:  ControlError if this Ray node's own node does not answer; InvalidArgumentError.
+    Cost:    one call to each node at once, and at most 4 KiB of each for each channel.
+    Example:
+
+        hop.publish("listed", np.zeros(4), version=7)
+        [listed] = [each for each in hop.channels() if each.name == "listed"]
+        assert listed.version == 7 and listed.readers == ()
+        hop.unpublish("listed")
+    """
+    space = _choose(namespace, timeout_s)
+    return _retry(lambda channels: channels.list(space, timeout_s))
 
 
 def unpublish(name: str, *, namespace: str | None = None, timeout_s: float | None = None) -> None:
@@ -178,7 +206,7 @@ def unpublish(name: str, *, namespace: str | None = None, timeout_s: float | Non
         hop.publish("gone", np.ones(3))
         hop.unpublish("gone")
     """
-    space = _choose(namespace)
+    space = _choose(namespace, timeout_s)
     _retry(lambda channels: channels.unpublish(space, name, timeout_s))
 
 
@@ -186,7 +214,7 @@ async def unpublish_async(
     name: str, *, namespace: str | None = None, timeout_s: float | None = None
 ) -> None:
     """Like `unpublish`, but awaitable; cancelling it may leave the channel without versions."""
-    space = _choose(namespace)
+    space = _choose(namespace, timeout_s)
     await _retry_async(lambda channels: channels.unpublish_async(space, name, timeout_s))
 
 
@@ -206,9 +234,10 @@ def _connect(deadline: float | None) -> StoreClient:
     return attachment(deadline).store_by(deadline)
 
 
-def _choose(namespace: Any) -> str:
+def _choose(namespace: Any, timeout_s: float | None) -> str:
+    """Return the namespace of a call, and attach to the node within the call's time limit."""
+    attachment(deadline_in(timeout_s))
     if namespace is None:
-        attachment()
         return str(ray.get_runtime_context().namespace)
     if isinstance(namespace, str):
         return namespace
