@@ -21,6 +21,7 @@ from hoplite_ray.values.dtypes import (
 from hoplite_ray.values.layout import Layout, describe_parts
 from hoplite_ray.values.pausing import pause_collector
 from hoplite_ray.values.trees.columns import ALIGNMENT_BYTES, Columns, OfOneKind
+from hoplite_ray.values.trees.handles import ReadHandles
 from hoplite_ray.values.trees.tree import Parts, assemble, map_leaves
 
 if TYPE_CHECKING:
@@ -62,20 +63,30 @@ class Encoded(NamedTuple):
     data: list[memoryview]
 
 
-def encode(value: Any, *, ordered: bool = False) -> Encoded:
+def encode(
+    value: Any, read_handles: ReadHandles | None = None, *, ordered: bool = False
+) -> Encoded:
     """Encode a value without a copy, except that an array which is not in C order is copied once.
 
-    Args:    ordered: True if its arrays keep the order in which they are given.
-    Raises:  InvalidArgumentError naming the part of the value that no object can hold.
+    read_handles:  returns the values of handles in `value`, which are then in their places. It is
+                   called once, with all of them; None refuses handles.
+    ordered:       True if its arrays keep the order in which they are given.
+    Raises:        InvalidArgumentError naming the part of the value that no object can hold; the
+                   errors of `read_handles`.
     """
     if isinstance(value, np.ndarray):
-        return _encode(value, ordered)
+        return _encode(Parts(value), ordered)
     with pause_collector():
-        return _encode(value, ordered)
+        parts = Parts(value, read=None if read_handles is None else {})
+        if read_handles is None or not parts.handles:
+            return _encode(parts, ordered)
+    values = read_handles(parts.handles)
+    read = dict(zip(map(id, parts.handles), values, strict=True))
+    with pause_collector():
+        return _encode(Parts(value, read=read), ordered)
 
 
-def _encode(value: Any, ordered: bool) -> Encoded:
-    parts = Parts(value)
+def _encode(parts: Parts, ordered: bool) -> Encoded:
     layout = describe_parts(parts, ordered=ordered)
     head = [memoryview(layout.head)] if layout.head else []
     return Encoded(layout, Buffers([*head, *_view_leaves(parts, layout.columns)], parts.arrays))

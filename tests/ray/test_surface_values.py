@@ -158,3 +158,39 @@ def test_a_get_fills_memory_that_is_there(maker: Any) -> None:
     assert asyncio.run(hop.get_async(array, into=mine, timeout_s=60)) is mine and mine.sum() == 4
     with pytest.raises(hop.InvalidArgumentError, match="`into` takes the value of one ref"):
         hop.get([array], into=[mine])
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=("call", "twin"))
+def test_a_container_of_arrays_becomes_one_object(
+    cluster: RayCluster, maker: Any, is_async: bool
+) -> None:
+    """The Arrays are of another node, of this one, small, and of an `empty` that is written."""
+    far = ray.get(maker.make.remote("numpy"))
+    written = hop.empty(LARGE)
+    written[...] = 2
+    given = {"far": far, "near": [hop.array(np.arange(LARGE)), hop.array(7.5)], "new": written}
+    put = asyncio.run(hop.put_async(given)) if is_async else hop.put(given)
+    whole = {"far": value_of("numpy"), "near": [np.arange(LARGE), 7.5]}
+    del far, given
+    received = hop.get(put, timeout_s=60)
+    assert np.all(received.pop("new") == 2)
+    assert received["near"].pop() == whole["near"].pop()
+    assert_same(received, whole)
+    with pytest.raises(TypeError, match="immutable"):
+        written[0] = 3
+
+
+def test_arrays_in_an_argument_and_in_a_result_travel_as_handles(
+    cluster: RayCluster, maker: Any
+) -> None:
+    @ray.remote(num_cpus=0)
+    def pass_on(arrays: dict[str, hop.Array]) -> dict[str, hop.Array]:
+        return arrays | {"more": hop.array(np.ones(LARGE))}
+
+    given = {name: hop.array(np.full(LARGE, fill)) for name, fill in (("a", 1), ("b", 2))}
+    back = ray.get(pass_on.options(**cluster.on(1)).remote(given), timeout=60)
+    assert all(isinstance(each, hop.Array) for each in back.values())
+    ids = {name: each._object_id for name, each in given.items()}
+    assert {name: back[name]._object_id for name in given} == ids  # no byte was put again
+    values = hop.get([*back.values()], timeout_s=60)
+    assert [value[-1] for value in values] == [1, 2, 1]

@@ -33,6 +33,7 @@ from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.values.codec import Encoded, decode_copy
 from hoplite_ray.values.layout import Layout, short_name
 from hoplite_ray.values.recipe import Recipe
+from hoplite_ray.values.trees.handles import Handle
 from hoplite_ray.values.trees.tree import map_leaves
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ _naming = threading.Lock()  # held while an Array keeps its first ref, which a t
 _DLPACK_CPU = (1, 0)  # kDLCPU of dlpack.h, and its only device
 
 
-class Array(Operators):
+class Array(Operators, Handle):
     """An immutable value in the store; its bytes are fetched when they are asked for.
 
     The handle of a value of at most 64 KiB has the bytes, and needs no node.
@@ -68,8 +69,9 @@ class Array(Operators):
 
     A value that is a dict, list or tuple has no shape and dtype: take what is in it by a["w"], or
     all with hop.get(a). Two Arrays are compared element by element, so they have no hash.
-    Inside Ray (arguments, results, ray.put) only this handle travels; plain pickle, copy.copy and
-    copy.deepcopy take the bytes. Any thread may use it.
+    Inside Ray (arguments, results, ray.put) only this handle travels, also in a container of
+    Arrays. hop.put and hop.array of such a container make one object with the bytes of all. Plain
+    pickle, copy.copy and copy.deepcopy take the bytes. Any thread may use it.
     """
 
     __slots__ = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, overload
 
 import ray
@@ -75,6 +76,24 @@ def encode_value(value: Any, *, ordered: bool = False) -> Encoded:
     return encode(value, ordered=ordered)
 
 
+def read_and_encode(value: Any, deadline: float | None, *, ordered: bool = False) -> Encoded:
+    """Like `encode_value`, with the bytes of the Arrays in `value`, which come here by `deadline`.
+
+    Raises: as a get of them.
+    """
+    if isinstance(value, ray.ObjectRef):
+        return encode_value(value)
+    return encode(value, partial(read_arrays, deadline), ordered=ordered)
+
+
+def read_arrays(deadline: float | None, arrays: Sequence[Array]) -> list[Any]:
+    """Return the values of Arrays, which are fetched at once."""
+    values = start_fetches([each._find_bytes(deadline) for each in arrays], deadline)
+    fetches = [each for each in values if isinstance(each, PendingValue)]
+    fetched = dict(zip(fetches, results(fetches, deadline), strict=True))
+    return [fetched[each] if isinstance(each, PendingValue) else each for each in values]
+
+
 def array(value: Any, *, timeout_s: float | None = None) -> Array:
     """Put a value into the store and return its handle, as a task's result or part of it.
 
@@ -98,7 +117,7 @@ def array(value: Any, *, timeout_s: float | None = None) -> Array:
     if isinstance(value, Array):
         value._seal(deadline)
         return value
-    return making.make(encode_value(value), timeout_s=timeout_s)
+    return making.make(read_and_encode(value, deadline), timeout_s=left_s(deadline))
 
 
 def empty(
@@ -121,8 +140,8 @@ def empty(
              dtype: a name, or the library's own object for a dtype.
              kind: "numpy" for an array, "torch" for a tensor.
              like: in place of `shape`, a value that the object is laid out like. Its arrays are
-             there to be written, also those that `spec` describes. Its numbers, str and bytes are
-             taken as they are.
+             there to be written, also those that `spec` describes, and torch's tensors on `meta`.
+             Its numbers, str and bytes are taken as they are.
              timeout_s: as for `put`.
     Returns: the Array, whose bytes are undefined at first.
     Raises:  InvalidArgumentError for a wrong shape, dtype, kind or `like`; otherwise as `put`.

@@ -32,7 +32,6 @@ from hoplite_ray.plugin.surface import combining
 from hoplite_ray.plugin.surface.api import (
     begin_fetches,
     check_into,
-    encode_value,
     fetches_in,
     fill_in,
     find_deletable,
@@ -41,6 +40,7 @@ from hoplite_ray.plugin.surface.api import (
     own_object,
     raise_ours,
     ray_values,
+    read_and_encode,
     wait,
 )
 from hoplite_ray.plugin.surface.arguments import Gettable, gettables, listed
@@ -67,7 +67,7 @@ async def put_async(
     if isinstance(value, Array):
         refuse_base(base)
         return await in_thread(deadline, put, value, timeout_s=left_s(deadline))
-    encoded = await in_thread(deadline, encode_value, value, ordered=ordered)
+    encoded = await in_thread(deadline, read_and_encode, value, deadline, ordered=ordered)
     if making.is_small(encoded.layout):
         here = await in_thread(deadline, attachment, deadline)
         await in_thread(deadline, put_delta, here, encoded, base, deadline, timeout_s)
@@ -85,7 +85,7 @@ async def array_async(value: Any, *, timeout_s: float | None = None) -> Array:
     if isinstance(value, Array):
         await in_thread(deadline, value._seal, deadline)
         return value
-    encoded = await in_thread(deadline, encode_value, value)
+    encoded = await in_thread(deadline, read_and_encode, value, deadline)
     if making.is_small(encoded.layout):
         await in_thread(deadline, attachment, deadline)
         return making.make_small(encoded)

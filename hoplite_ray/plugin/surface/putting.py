@@ -13,7 +13,7 @@ from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.handle.recipes import HandleRecipe
 from hoplite_ray.plugin.process.attachment import Attachment, attachment
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.surface.api import encode_value, own_object, ray_values
+from hoplite_ray.plugin.surface.api import own_object, ray_values, read_and_encode
 from hoplite_ray.plugin.surface.arguments import Gettable, gettables, ref_of
 from hoplite_ray.values.codec import Encoded, encode
 from hoplite_ray.values.deadlines import deadline_in, left_s
@@ -33,7 +33,8 @@ def put(
     Args:    value: a numpy array, a torch tensor on the CPU, a number, str, bytes or None, or a
              dict, list, tuple, named tuple or dataclass of values, which is one object. An array
              that has several names in it, as tied weights do, is stored once and is one array at
-             the reader. An Array, sealed if it is an `empty`, becomes a ref of the same object.
+             the reader. An Array, sealed if it is an `empty`, becomes a ref of the same object; the
+             new object has the bytes of the Arrays in a container.
              base: a ref or an Array of an older value with the same layout. A node that has the
              older value then fetches only what has changed since, if that is at most half of the
              bytes, and makes the value itself. Other nodes fetch it whole, and also use the delta
@@ -49,7 +50,8 @@ def put(
     Raises:  InvalidArgumentError naming the part of `value` that is no array of plain bytes, or
              where the layout of `base` differs; StoreFullError; GetTimeoutError if the store had no
              room, or the node no life, within `timeout_s`.
-    Cost:    one copy of the bytes, on this node. Up to 64 KiB a `ray.put`, and no node is asked.
+    Cost:    one copy of the bytes, on this node, which fetches those of Arrays in a container. Up
+             to 64 KiB a `ray.put`, and no node is asked.
              With a base, which this node fetches unless it has it, another read of both values.
     Example:
 
@@ -62,7 +64,7 @@ def put(
     if isinstance(value, Array):
         refuse_base(base)
         return ref_of(value, deadline)
-    encoded = encode_value(value, ordered=ordered)
+    encoded = read_and_encode(value, deadline, ordered=ordered)
     here = attachment(deadline)
     recipe = put_delta(here, encoded, base, deadline, timeout_s)
     if making.is_small(encoded.layout):

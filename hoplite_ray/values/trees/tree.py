@@ -11,7 +11,7 @@ import json
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,6 +25,7 @@ from hoplite_ray.values.dtypes import (
     numpy_name,
     torch_name,
 )
+from hoplite_ray.values.trees.handles import Handle
 from hoplite_ray.values.trees.named import NAMED, Described, describe_class, make_named, take_fields
 from hoplite_ray.values.trees.ties import Ties
 
@@ -100,27 +101,35 @@ class Parts:
     """A value taken apart: its tree, and its leaves as columns.
 
     `arrays` has the leaves; of str its UTF-8 bytes. `addresses` has the memory of each tensor whose
-    elements lie in C order, and 0 for every other leaf.
+    elements lie in C order, and 0 for every other leaf. `handles` has those whose values were not
+    given; the tree is without them.
     """
 
     __slots__ = (
         "_enclosing",
         "_known_types",
         "_nodes",
+        "_read",
         "_strange_keys",
         "_takers",
+        "_takes_specs",
         "_ties",
         "addresses",
         "arrays",
+        "handles",
         "numbers",
         "shapes",
         "tree",
         "types",
     )
 
-    def __init__(self, value: Any, *, takes_specs: bool = False) -> None:
-        """Take `value` apart; with `takes_specs`, specs may stand for arrays in it.
+    def __init__(
+        self, value: Any, *, takes_specs: bool = False, read: Mapping[int, Any] | None = None
+    ) -> None:
+        """Take `value` apart.
 
+        takes_specs:  True if specs, and tensors without bytes, may stand for arrays in it.
+        read:         the values of handles, by the handle's id; None refuses handles.
         Raises:  InvalidArgumentError naming the part of the value that no object can hold.
         """
         self.arrays: list[Any] = []
@@ -133,11 +142,14 @@ class Parts:
         self._ties = Ties()
         self._strange_keys: list[str] = []  # of dicts with keys that are not all str
         self._nodes = 1
+        self._takes_specs = takes_specs
+        self._read = read
+        self.handles: list[Handle] = []
         self._takers = self._find_takers()
         if takes_specs:
             self._takers[ArraySpec] = self._take_spec
         try:
-            self.tree: Node = self._takers.get(type(value), self._take_other)(value)
+            self.tree: Node = self._take(value)
         except _RefusalError as refusal:
             path = "".join(reversed(refusal.steps))
             raise InvalidArgumentError(f"value{path} is {refusal}") from refusal.__cause__
@@ -172,6 +184,9 @@ class Parts:
         if torch is not None:
             takers[torch.Tensor] = takers[torch.nn.Parameter] = self._take_tensor
         return takers
+
+    def _take(self, value: Any) -> Node:
+        return self._takers.get(type(value), self._take_other)(value)
 
     # ---- containers ----
 
@@ -275,6 +290,8 @@ class Parts:
             or value.is_nested
             or value.layout is not torch.strided
         ):
+            if self._takes_specs and value.is_meta:
+                return self._take_meta(value, torch)
             raise _refuse_tensor(value, torch)
         dtype = value.dtype
         number = self._known_types.get(dtype)
@@ -292,6 +309,24 @@ class Parts:
         is_plain = value.is_contiguous() and not value.is_neg() and not value.is_conj()
         return self._add(number, value.shape, value, address if is_plain else 0)
 
+    def _take_meta(self, value: Any, torch: Any) -> int:
+        """Take a tensor without bytes as a spec of one."""
+        if value.is_quantized or value.is_nested or value.layout is not torch.strided:
+            raise _refuse_tensor(value, torch)
+        try:
+            leaf = Leaf("torch", torch_name(value.dtype), tuple(value.shape))
+        except ValueError as error:
+            raise _RefusalError(f"a tensor whose dtype {value.dtype} {error}") from error
+        return self._take_spec(ArraySpec(leaf))
+
+    def _take_handle(self, value: Handle) -> Node:
+        if self._read is None:
+            raise _RefusalError("a handle of a value; give the value, hoplite_ray.get(it), there")
+        if id(value) in self._read:
+            return self._take(self._read[id(value)])
+        self.handles.append(value)
+        return None
+
     def _take_spec(self, value: ArraySpec) -> int:
         leaf = value.leaf
         number = self._known_types.get((leaf.kind, leaf.dtype))
@@ -308,6 +343,8 @@ class Parts:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             raise _refuse_tensor(value, torch)
+        if isinstance(value, Handle):
+            return self._take_handle(value)
         if isinstance(value, ArraySpec):
             raise _RefusalError("a spec of an array; fill what empty(like=...) makes of it")
         try:
