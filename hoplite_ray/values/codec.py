@@ -11,6 +11,7 @@ import numpy as np
 
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values.dtypes import (
+    NATIVE,
     TEXTS,
     Kind,
     element_bytes,
@@ -32,11 +33,14 @@ _PAUSED_FROM = 256  # leaves; fewer objects seldom start a collection
 _PADDING = memoryview(bytes(ALIGNMENT_BYTES))
 _PADDINGS = [_PADDING[:size] for size in range(ALIGNMENT_BYTES)]
 
-# A tensor's elements as a buffer, where numpy may lack its dtype: ten times faster than by views.
+# Memory of tensors as a buffer, where numpy may lack their dtype: ten times faster than by views.
 _view_memory = ctypes.pythonapi.PyMemoryView_FromMemory
 _view_memory.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
 _view_memory.restype = ctypes.py_object
 _READ_ONLY = 0x100  # PyBUF_READ
+
+# Numpy's dtypes that Python's buffers have, so that a view of bytes takes a quarter of the time.
+_CASTABLE = NATIVE.keys() - {"bfloat16"}
 
 # Torch's own dtypes that numpy has: an array of such is a tensor's memory as it is.
 _DIRECT = {
@@ -97,6 +101,8 @@ def _view_leaves(parts: Parts, columns: Columns) -> list[memoryview]:
     arrays, addresses = parts.arrays, parts.addresses
     offsets, sizes, numbers = columns.offsets, columns.sizes, columns.numbers
     kinds = [kind for kind, _ in columns.types]
+    is_direct = [kind == "numpy" and name in _CASTABLE for kind, name in columns.types]
+    low, memory = _span_tensors(addresses, sizes)
     data: list[memoryview] = []
     end = 0
     for index in columns.order:
@@ -105,7 +111,10 @@ def _view_leaves(parts: Parts, columns: Columns) -> list[memoryview]:
             data.append(_PADDINGS[offset - end])
         end = offset + size
         if addresses[index]:
-            data.append(_view_memory(addresses[index], size, _READ_ONLY))
+            begin = addresses[index] - low
+            data.append(memory[begin : begin + size])
+        elif is_direct[numbers[index]] and (view := arrays[index].data).c_contiguous:
+            data.append(view.cast("B"))
         elif kinds[numbers[index]] == "numpy":
             data.append(np.ascontiguousarray(arrays[index]).reshape(-1).view(np.uint8).data)
         elif kinds[numbers[index]] == "torch":
@@ -113,6 +122,18 @@ def _view_leaves(parts: Parts, columns: Columns) -> list[memoryview]:
         else:
             data.append(_view_plain(arrays[index]))
     return data
+
+
+def _span_tensors(addresses: Sequence[int], sizes: Sequence[int]) -> tuple[int, memoryview]:
+    """Return a buffer from the first tensor's begin to the last one's end, and its address.
+
+    Only its slices may be read: what lies between the tensors need not be memory.
+    """
+    ends = [where + size for where, size in zip(addresses, sizes, strict=True) if where]
+    if not ends:
+        return 0, _PADDING
+    low = min(filter(None, addresses))
+    return low, _view_memory(low, max(ends) - low, _READ_ONLY)
 
 
 def _copy_tensor(tensor: Any) -> memoryview:

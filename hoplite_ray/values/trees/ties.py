@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+
+from hoplite_ray.values.trees.alike import Alike
+
+_Distinct: TypeAlias = tuple[Sequence[Any], Sequence[int], int]  # with the first leaf's number
 
 
 class Ties:
     """The arrays so far, by their memory, so that one under two names is one leaf."""
 
-    __slots__ = ("_bases", "_by_address", "_by_memory", "_owners", "_tensors")
+    __slots__ = (
+        "_bases",
+        "_by_address",
+        "_by_memory",
+        "_distinct",
+        "_names",
+        "_owners",
+        "_tensors",
+    )
 
     def __init__(self) -> None:
         self._tensors: dict[int, tuple[int, Any, int]] = {}  # the first at each address
@@ -19,11 +31,38 @@ class Ties:
         self._owners: dict[int, tuple[int, Any, int]] = {}  # arrays that have their memory, by id
         self._bases: set[int] = set()  # ids of the owners of other arrays' memory
         self._by_address: dict[Hashable, int] = {}  # arrays with the memory of others
+        self._distinct: list[_Distinct] = []  # those that the tables above have not
+        self._names: set[int] = set()  # of their memory
+
+    def has_no_tie(self, owners: set[int]) -> bool:
+        """Return whether no array so far has memory of these names (`Alike.owners`)."""
+        known = (self._names, self._owners.keys(), self._bases, self._tensors.keys())
+        return all(owners.isdisjoint(each) for each in known)
+
+    def add_distinct(
+        self, alike: Alike, values: Sequence[Any], numbers: Sequence[int], first: int
+    ) -> None:
+        """Know these as leaves from `first` on. REQUIRES: `has_no_tie`."""
+        self._names |= alike.owners
+        self._distinct.append((values, numbers, first))
+
+    def _tabulate(self) -> None:
+        """Put all that are distinct into the tables, for one that may be tied to them."""
+        for values, numbers, first in self._distinct:
+            for leaf, (value, number) in enumerate(zip(values, numbers, strict=True), first):
+                if isinstance(value, np.ndarray):
+                    self._owners[id(value)] = leaf, value, number
+                else:
+                    self._tensors[value.data_ptr()] = leaf, value, number
+        self._distinct.clear()
+        self._names.clear()
 
     def find_tensor(self, value: Any, address: int, number: int, new: int) -> int | None:
         """Return the leaf that is the same tensor; None after this one is known as `new`."""
         if not address:  # it has no elements
             return None
+        if self._distinct:
+            self._tabulate()
         first = self._tensors.setdefault(address, (new, value, number))
         if first[0] == new:
             return None
@@ -35,6 +74,8 @@ class Ties:
         """Like `find_tensor`, for an array. An address takes long, so owners go by id."""
         if not value.size or not isinstance(value, np.ndarray):
             return None
+        if self._distinct:
+            self._tabulate()
         base = value.base
         if base is None:
             first = self._owners.setdefault(id(value), (new, value, number))

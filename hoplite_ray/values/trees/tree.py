@@ -25,6 +25,7 @@ from hoplite_ray.values.dtypes import (
     numpy_name,
     torch_name,
 )
+from hoplite_ray.values.trees.alike import ALIKE_MIN, number_dtypes, read_alike
 from hoplite_ray.values.trees.handles import Handle
 from hoplite_ray.values.trees.named import NAMED, Described, describe_class, make_named, take_fields
 from hoplite_ray.values.trees.ties import Ties
@@ -222,14 +223,44 @@ class Parts:
         nodes: list[Node] = []
         find, other = self._takers.get, self._take_other
         try:
-            nodes.extend(find(type(child), other)(child) for child in given.children)
+            if len(given.children) < ALIKE_MIN or not self._take_alike(given.children, nodes):
+                nodes.extend(find(type(child), other)(child) for child in given.children)
         except _RefusalError as refusal:
             refusal.steps.append(find_steps(given)[len(nodes)])
             raise
         self._enclosing.remove(id(value))
         return given._replace(children=tuple(nodes))
 
+    def _take_alike(self, children: tuple[Any, ...], nodes: list[Node]) -> bool:
+        """Take many arrays or tensors at once; returns False if that is not possible."""
+        alike = read_alike(children)
+        if alike is None or not self._ties.has_no_tie(alike.owners):
+            return False
+        find = self._number_array if type(children[0]) is np.ndarray else self._number_tensor
+        try:
+            numbers = number_dtypes(alike.dtypes, find)
+        except ValueError:  # one by one, so that the error names it
+            return False
+        first = len(self.arrays)
+        self._ties.add_distinct(alike, children, numbers, first)
+        self.numbers += numbers
+        self.shapes += alike.shapes
+        self.addresses += alike.addresses
+        self.arrays += children
+        nodes += range(first, len(self.arrays))
+        return True
+
     # ---- leaves ----
+
+    def _number_array(self, dtype: Any) -> int:
+        """Return the number of numpy's dtype. Raises: ValueError if no object can hold it."""
+        number = self._known_types.get(dtype)
+        return self._add_type(dtype, "numpy", numpy_name(dtype)) if number is None else number
+
+    def _number_tensor(self, dtype: Any) -> int:
+        """Like `_number_array`, for torch's dtype."""
+        number = self._known_types.get(dtype)
+        return self._add_type(dtype, "torch", torch_name(dtype)) if number is None else number
 
     def _add(self, number: int, shape: Sequence[int], array: Any, address: int = 0) -> int:
         self.numbers.append(number)
@@ -273,12 +304,10 @@ class Parts:
         return self._add(number, (len(data),), data)
 
     def _take_array(self, value: Any) -> int:
-        number = self._known_types.get(value.dtype)
-        if number is None:
-            try:
-                number = self._add_type(value.dtype, "numpy", numpy_name(value.dtype))
-            except ValueError as error:
-                raise _RefusalError(f"an array whose dtype {value.dtype} {error}") from error
+        try:
+            number = self._number_array(value.dtype)
+        except ValueError as error:
+            raise _RefusalError(f"an array whose dtype {value.dtype} {error}") from error
         known = self._ties.find_array(value, number, len(self.arrays))
         return self._add(number, value.shape, value) if known is None else known
 
@@ -299,7 +328,7 @@ class Parts:
             if value.is_quantized:
                 raise _refuse_tensor(value, torch)
             try:
-                number = self._add_type(dtype, "torch", torch_name(dtype))
+                number = self._number_tensor(dtype)
             except ValueError as error:
                 raise _RefusalError(f"a tensor whose dtype {dtype} {error}") from error
         address = value.data_ptr()
