@@ -145,7 +145,7 @@ def _decode(payload: bytes) -> Record | None:
 
 
 def explain_timeout(steps: Steps[T], store: StoreClient, namespace: str, name: str) -> Steps[T]:
-    """Do the steps of a reader; a timeout says so if the channel is in other namespaces only."""
+    """Do the steps of a reader; a timeout names the channel, and other namespaces that have it."""
     try:
         return (yield from steps)
     except GetTimeoutError as error:
@@ -153,7 +153,8 @@ def explain_timeout(steps: Steps[T], store: StoreClient, namespace: str, name: s
         with suppress(HopliteError):
             others = yield from find_namespaces(store, name)
         if not others or namespace in others:
-            raise
+            where = f" of namespace {namespace!r}" if namespace else ""
+            raise GetTimeoutError(f"channel {name!r}{where}: {error}") from None
         raise GetTimeoutError(
             f"namespace {namespace!r} has no channel {name!r}, and a channel of that name is in "
             f"{_enumerate(others)}: give its namespace, or publish in this one"

@@ -88,6 +88,11 @@ def _fit(target: Any, value: Any, name: str) -> Any:
                 f"{name} can't be written: its array in `into` is read-only; give a copy of it"
             )
     elif isinstance(target, tensors):
+        if target.is_meta:
+            raise InvalidArgumentError(
+                f"{name} can't be written: its tensor in `into` is on meta and has no bytes; give "
+                "its module memory by .to_empty(device='cpu') before"
+            )
         if isinstance(value, np.ndarray) and value.dtype.isbuiltin == 1:
             value = torch.from_numpy(value)  # type: ignore[union-attr]
         if not isinstance(value, tensors):

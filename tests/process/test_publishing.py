@@ -197,8 +197,13 @@ def test_wrong_uses_are_named(three: Nodes) -> None:
             three[0].latest(name)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="newer_than is"):
         three[0].latest("wrong", newer_than="5")  # type: ignore[arg-type]
-    with pytest.raises(GetTimeoutError):
+    with pytest.raises(GetTimeoutError, match=r"channel 'nobody publishes': .* nothing newer"):
         three[1].latest("nobody publishes", timeout_s=0.2)
+    with pytest.raises(InvalidArgumentError, match=r'value\["layers"\]\[1\] is set'):
+        three[0].publish("wrong", {"layers": [np.ones(2), {1}]})
+    with pytest.raises(InvalidArgumentError, match=r"value is an array whose dtype object"):
+        three[0].publish("wrong", np.array([object()]))
+    assert check(three[1].latest("wrong", timeout_s=WAIT_S)) == 5, "the channel is as it was"
     three[0].unpublish("wrong", timeout_s=WAIT_S)
 
 

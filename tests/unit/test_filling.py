@@ -105,3 +105,14 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(
     with pytest.raises(InvalidArgumentError, match=why):
         fill(target, value)
     assert not any(each.any() for each in _leaves(target) if hasattr(each, "any"))
+
+
+def test_a_tensor_without_bytes_is_refused_before_all_others() -> None:
+    with torch.device("meta"):
+        module = torch.nn.Linear(2, 1, bias=False)
+    target = {"a": np.zeros(2), "module": module}
+    with pytest.raises(
+        InvalidArgumentError, match=r'value\["module"\]\["weight"\] can.t be written'
+    ):
+        fill(target, {"a": np.ones(2), "module": {"weight": torch.ones(1, 2)}})
+    assert not target["a"].any()
