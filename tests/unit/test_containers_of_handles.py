@@ -13,6 +13,8 @@ from hoplite_ray.values import codec
 from hoplite_ray.values.trees.handles import Handle
 from tests.unit.values import assert_same
 
+torch = pytest.importorskip("torch")  # here, because its import takes longer than a test may
+
 
 class Box(Handle):
     """A handle of a value that is at hand."""
@@ -71,7 +73,6 @@ def test_a_value_in_which_no_handle_may_be_names_it() -> None:
 
 
 def test_tensors_without_bytes_are_specs_of_empty() -> None:
-    torch = pytest.importorskip("torch")
     with torch.device("meta"):
         layers = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
     like = {"state": layers.state_dict(), "parameters": [*layers.parameters()], "step": 4}
@@ -85,7 +86,6 @@ def test_tensors_without_bytes_are_specs_of_empty() -> None:
 
 
 def test_a_sparse_tensor_without_bytes_is_refused() -> None:
-    torch = pytest.importorskip("torch")
     odd = torch.empty(2, 2, device="meta", layout=torch.sparse_coo)
     with pytest.raises(InvalidArgumentError, match=r"value\[0\] is a tensor on meta"):
         codec.describe_empty(None, "float32", "numpy", [odd])
