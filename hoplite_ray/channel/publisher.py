@@ -18,7 +18,7 @@ from hoplite_ray.channel.names import name_delta, name_object
 from hoplite_ray.channel.putting import put_beside, put_draft
 from hoplite_ray.channel.record import Origin, Record
 from hoplite_ray.channel.steps import Steps
-from hoplite_ray.channel.trail import Trail
+from hoplite_ray.channel.trail import Pace, Trail
 from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import (
     DuplicateObjectError,
@@ -41,11 +41,13 @@ class _Base:
 
     object_id: bytes
     layout: bytes
+    limit_bytes: int  # of a delta between two such values; 0: none is worth it
     node: tuple[int, int]  # that has it: its id and incarnation
 
-    def is_like(self, other: _Base) -> bool:
-        """Return True if both have one layout, and one node has both."""
-        return (self.layout, self.node) == (other.layout, other.node)
+    def may_lead_to(self, other: _Base) -> bool:
+        """Return True if both have one layout, of which a delta is worth it, on one node."""
+        is_like = (self.layout, self.node) == (other.layout, other.node)
+        return is_like and other.limit_bytes > 0
 
 
 class Publisher:
@@ -68,6 +70,7 @@ class Publisher:
         self._kept: list[VersionNumber] = []  # whose objects exist, ascending
         self._base: _Base | None = None
         self._trail = Trail()  # of the newest
+        self._pace = Pace()
 
     def publish(
         self,
@@ -150,20 +153,22 @@ class Publisher:
         with_delta: bool,
     ) -> Steps[Delta | None]:
         """Put a version on so many nodes, and its delta from the one before, if it may have one."""
-        object_id, layout = name_object(self._channel, number), value.layout.to_bytes()
+        object_id, layout = name_object(self._channel, number), value.layout
+        before = self._base if with_delta else None
         node = store.node_id, store.node_incarnation
-        before, self._base = self._base, _Base(object_id, layout, node)
+        self._base = _Base(
+            object_id, layout.to_bytes(), choose_limit_bytes(layout.size_bytes), node
+        )
         base = None
-        is_worth_it = with_delta and choose_limit_bytes(value.layout.size_bytes) > 0
-        if is_worth_it and before is not None and before.is_like(self._base):
+        if before is not None and before.may_lead_to(self._base) and self._pace.is_due():
             with suppress(ObjectLostError):
                 base = yield store.begin_view(before.object_id)
         if base is None:
             yield from _put_whole(store, object_id, value, copies)
             return None
-        delta = yield from put_beside(
-            store, object_id, value, base, name_delta(self._channel, number)
-        )
+        delta_id = name_delta(self._channel, number)
+        delta = yield from put_beside(store, object_id, value, base, delta_id)
+        self._pace.note(delta is not None)
         if copies > 1:
             yield store.begin_keep(object_id, copies=copies)
         return delta

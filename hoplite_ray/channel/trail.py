@@ -82,6 +82,32 @@ class Trail:
         return cls(tuple(map(int, sizes_bytes)), int(block_bytes), int(crc32c), int(dropped))
 
 
+class Pace:
+    """How often a publisher looks for a delta: rarely where versions differ in most elements.
+
+    A look in vain costs a read of two halves, and its version can't travel while it is copied.
+    """
+
+    def __init__(self) -> None:
+        self._vain = 0  # looks in a row that found none
+        self._skips = 0  # versions until the next look
+
+    def is_due(self) -> bool:
+        """Return True if the publisher shall look at this version, which the call counts."""
+        if self._skips > 0:
+            self._skips -= 1
+            return False
+        return True
+
+    def note(self, has_found: bool) -> None:
+        """Take the result of a look: after 2, 3, 4 and 5 in vain 1, 3, 7 and 15 are skipped."""
+        self._vain = 0 if has_found else min(self._vain + 1, _VAIN_MAX)
+        self._skips = 2 ** (self._vain - 1) - 1 if self._vain else 0
+
+
+_VAIN_MAX = 5  # so that a publisher looks at every 16th version at least
+
+
 def _run(last: VersionNumber, count: int) -> list[VersionNumber]:
     """Return so many numbers of one term, up to `last`."""
     first = max(last.n - count + 1, 1)

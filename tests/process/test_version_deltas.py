@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from collections.abc import Sequence
@@ -224,6 +225,23 @@ def test_a_hundred_versions_are_equal_bit_for_bit(
     three[0].unpublish(name, timeout_s=WAIT_S)
     made = [three.stats(rank) for rank in (1, 2)]
     assert all(each.rebuilds > 0 and each.rebuilds_failed == 0 for each in made)
+
+
+def test_the_twins_do_the_same(cluster: MakeNodes) -> None:
+    nodes = cluster(2)
+    value = first_value(MIB)
+
+    async def program() -> None:
+        held = None
+        for version in range(1, 5):
+            change(value, version)
+            await nodes[0].publish_async("twins", value, timeout_s=WAIT_S)
+            held = await nodes[1].latest_async("twins", newer_than=version - 1, timeout_s=WAIT_S)
+            np.testing.assert_array_equal(held.value, value)
+        await nodes[0].unpublish_async("twins", timeout_s=WAIT_S)
+
+    asyncio.run(program())
+    assert nodes.stats(1).rebuilds == 3
 
 
 def test_readers_of_one_node_make_it_once(cluster: MakeNodes) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hoplite_ray.channel.names import name_channel, name_delta, name_object
 from hoplite_ray.channel.record import Record
-from hoplite_ray.channel.trail import Trail
+from hoplite_ray.channel.trail import Pace, Trail
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values.deltas import DELTAS_MAX, are_worth_it
 from hoplite_ray.values.recipe import Delta
@@ -120,6 +120,19 @@ def test_a_record_of_another_release_is_named() -> None:
     for wrong in (fields[:-1], [*fields[:-1], [1, 2]], [*fields[:-1], [1, 2, 3, ["x"]]]):
         with pytest.raises(InvalidArgumentError, match="none of this release"):
             Record.decode(json.dumps(wrong).encode())
+
+
+def test_a_publisher_looks_rarely_where_it_finds_nothing() -> None:
+    pace, looked = Pace(), []
+    for version in range(60):
+        if pace.is_due():
+            looked.append(version)
+            pace.note(has_found=False)
+    assert looked == [0, 1, 3, 7, 15, 31, 47]
+    while not pace.is_due():
+        pass
+    pace.note(has_found=True)
+    assert pace.is_due(), "after one delta it looks at each version"
 
 
 def test_ids_differ() -> None:
