@@ -87,6 +87,7 @@ TEST_P(Early, OtherAttemptHasAPlaceOfItsOwn) {
   cluster.cancel(taken_back);
   expect_error(next, Code::kObjectLost);
   put(2, 2);
+  cluster.run_for(1_ms);  // its home has heard of it
   Request& again = cluster.get(0, kA, false, ClientId{1}, 3 * kLayer);
   expect_value(again);
   EXPECT_EQ(again.fetched.incarnation, Incarnation{2});

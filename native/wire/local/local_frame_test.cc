@@ -34,8 +34,7 @@ std::vector<ByteVector> all_encoded() {
   add(Attached{ClientId{1}, NodeId{2}, Incarnation{3}, 64_MiB});
   add_command(PutCommand{object(1), Incarnation{2}, kMeta, {}});
   add_command(WroteCommand{object(1), Incarnation{2}, 12345, true, BlockIndex{7}, {1, 0, 3}});
-  add_command(GetCommand{object(1), true});
-  add_command(GetCommand{object(1), false, 123'456});
+  add_command(GetCommand{object(1), true, 123'456});
   add_command(ReleaseCommand{object(1), Incarnation{3}});
   add_command(DeleteCommand{object(1), Incarnation{3}});
   add_command(OrphanCommand{object(1), Incarnation{3}});
