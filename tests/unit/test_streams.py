@@ -189,6 +189,10 @@ def test_a_file_is_a_dict_in_file_order(tmp_path: Path) -> None:
     assert value["none"].shape == (0, 7)
 
 
+def test_a_file_without_tensors_is_an_empty_dict(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "none.safetensors", {"__metadata__": {}}, b"")) == {}
+
+
 def test_tensors_of_whole_cache_lines_are_read_at_once(tmp_path: Path) -> None:
     header = {f"{n}": tensor("BF16", [64], 128 * n, 128 * n + 128) for n in range(9)}
     header["odd"] = tensor("U8", [3], 1152, 1155)
