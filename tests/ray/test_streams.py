@@ -35,7 +35,7 @@ def load(array: hop.Array) -> list[tuple[str, float]]:
 
 @ray.remote(num_cpus=0)
 def make(number: int) -> hop.Array:
-    return hop.array([np.full(LARGE, number, "f4"), np.full(LARGE, number, "f8")])
+    return hop.array([np.full(LARGE, number, t) for t in ("f8", "f4", "f8")], ordered=True)
 
 
 @ray.remote(num_cpus=0)
@@ -76,7 +76,7 @@ def test_one_process_reads_a_file_for_actors_and_tasks_of_all_nodes(
 def test_a_stream_waits_for_the_task_and_keeps_the_given_order(cluster: RayCluster) -> None:
     made = make.options(**cluster.on(1)).remote(3)
     assert [(path, leaf.sum()) for path, leaf in hop.stream(made, timeout_s=WAIT_S)] == [
-        *(((0,), 3 * LARGE), ((1,), 3 * LARGE))
+        *(((0,), 3 * LARGE), ((1,), 3 * LARGE), ((2,), 3 * LARGE))
     ]
     value = {"a": np.ones(LARGE, "f8"), "b": np.ones(LARGE, "f4"), "c": np.ones(LARGE, "f8")}
     ref = hop.put(value, ordered=True)
@@ -85,7 +85,7 @@ def test_a_stream_waits_for_the_task_and_keeps_the_given_order(cluster: RayClust
     async def read() -> list[Any]:
         return [path async for path, _ in hop.stream(make.remote(1), timeout_s=WAIT_S)]
 
-    assert asyncio.run(read()) == [(0,), (1,)]
+    assert asyncio.run(read()) == [(0,), (1,), (2,)]
 
 
 def test_small_values_come_from_their_handles(cluster: RayCluster) -> None:

@@ -94,13 +94,13 @@ def read_arrays(deadline: float | None, arrays: Sequence[Array]) -> list[Any]:
     return [fetched[each] if isinstance(each, PendingValue) else each for each in values]
 
 
-def array(value: Any, *, timeout_s: float | None = None) -> Array:
+def array(value: Any, *, ordered: bool = False, timeout_s: float | None = None) -> Array:
     """Put a value into the store and return its handle, as a task's result or part of it.
 
     The object goes when the last handle does; it outlives the process that made it. A task that Ray
     executes again makes the same objects again.
 
-    Args:    value, timeout_s: as for `put`.
+    Args:    value, ordered, timeout_s: as for `put`.
     Returns: the handle; its bytes stay on this node until a reader fetches them. Up to 64 KiB they
              are in the handle.
     Raises:  as `put`.
@@ -117,7 +117,8 @@ def array(value: Any, *, timeout_s: float | None = None) -> Array:
     if isinstance(value, Array):
         value._seal(deadline)
         return value
-    return making.make(read_and_encode(value, deadline), timeout_s=left_s(deadline))
+    encoded = read_and_encode(value, deadline, ordered=ordered)
+    return making.make(encoded, timeout_s=left_s(deadline))
 
 
 def empty(

@@ -79,13 +79,15 @@ async def put_async(
     return ref
 
 
-async def array_async(value: Any, *, timeout_s: float | None = None) -> Array:
+async def array_async(
+    value: Any, *, ordered: bool = False, timeout_s: float | None = None
+) -> Array:
     """Like `array`, but awaitable; cancelling it releases the memory."""
     deadline = deadline_in(timeout_s)
     if isinstance(value, Array):
         await in_thread(deadline, value._seal, deadline)
         return value
-    encoded = await in_thread(deadline, read_and_encode, value, deadline)
+    encoded = await in_thread(deadline, read_and_encode, value, deadline, ordered=ordered)
     if making.is_small(encoded.layout):
         await in_thread(deadline, attachment, deadline)
         return making.make_small(encoded)
