@@ -137,6 +137,11 @@ class Network:
         """The ids of all processes that run at the node."""
         return [int(pid) for pid in _run("ip", "netns", "pids", self._namespace(rank)).split()]
 
+    def end_processes(self, rank: int | None = None) -> None:
+        """Kill all that runs at the node, or at all nodes, and wait until it has ended."""
+        ranks = range(self.count) if rank is None else [rank]
+        _end_processes([self._namespace(each) for each in ranks])
+
     def counters(self, rank: int, name: str) -> IO[str]:
         """Open a file of /proc/net as it is at the node, whatever runs or has died there."""
         with ThreadPoolExecutor(1) as threads:  # a thread is in a namespace by itself

@@ -117,6 +117,15 @@ TABLES = (
         needs_root=True,
     ),
     Table(
+        "weight_sync",
+        "Weights to rollouts that die and join",
+        "A trainer changes 2 % of its weights every 10 s; a rollout dies and another joins every "
+        "20 s.",
+        ("weight_sync",),
+        1400,
+        needs_root=True,
+    ),
+    Table(
         "worlds",
         "Messages over worlds",
         "Up to three processes send messages to one, on one machine.",
