@@ -26,6 +26,7 @@ from importlib.util import find_spec
 import bounds
 from figures import OURS, Figure, number_text
 from frame import add_output_options, refuse, run_on_network, split_numbers, start_driver
+from meters import SATURATED_SHARE, Cores, cores_s
 from network import Network, why_impossible
 from peers.ray_cluster import RayCluster
 from ranks import RankError
@@ -141,6 +142,7 @@ def play_all(options: argparse.Namespace, network: Network, stack: ExitStack) ->
             for contender in list(CONTENDERS) * options.turns:
                 if turns.has_failed(case, contender):
                     continue
+                before = cores_s()
                 try:
                     frames, took_s = driver.do(
                         "turn", application=application, peer=contender, rounds=options.rounds
@@ -153,8 +155,15 @@ def play_all(options: argparse.Namespace, network: Network, stack: ExitStack) ->
                     continue
                 turns.add(case, contender, size, frames, took_s)
                 rate = f"{frames / took_s:,.0f} frames/s, {took_s / options.rounds:.3f} s a round"
-                print(f"{application}, {millions:g} M, {contender}: {rate}", flush=True)
+                busy = describe_busy(before, cores_s())
+                print(f"{application}, {millions:g} M, {contender}: {rate}, {busy}", flush=True)
     return list(turns.figures())
+
+
+def describe_busy(before: Cores, after: Cores) -> str:
+    """Say which share of the cores was busy: above SATURATED_SHARE they may have been the limit."""
+    share = (after.busy_s - before.busy_s) / max(after.all_s - before.all_s, 1e-9)
+    return f"cores {share:.0%} busy" + (", SATURATED" if share >= SATURATED_SHARE else "")
 
 
 def text(figure: Figure) -> str:

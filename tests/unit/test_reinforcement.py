@@ -7,6 +7,7 @@ from argparse import Namespace
 import pytest
 import reinforcement
 from figures import OURS
+from meters import Cores
 
 PARAMETERS = 10_000_000
 LINK_S = 4 * PARAMETERS / (500e6 / 8 * 0.955)  # of the weights over the learner's link
@@ -46,6 +47,13 @@ def test_the_ratio_stands_beside_the_papers() -> None:
         "A3C, 10 M parameters: 2.50 x as fast as plain Ray; the paper's: 2.2 x on 8 nodes, "
         "3.9 x on 16"
     ]
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "said"), [(1.0, "cores 50% busy"), (1.9, "cores 95% busy, SATURATED")]
+)
+def test_busy_cores_are_named(busy_s: float, said: str) -> None:
+    assert reinforcement.describe_busy(Cores(5.0, 10.0), Cores(5.0 + busy_s, 12.0)) == said
 
 
 def test_a_failure_is_named_and_not_compared() -> None:
