@@ -67,6 +67,7 @@ from hoplite_ray.errors import (
 from hoplite_ray.plugin.hooks.import_hooks import install as _install_joining
 
 if TYPE_CHECKING:
+    from hoplite_ray.parts.composed import compose
     from hoplite_ray.plugin.handle.array import Array
     from hoplite_ray.plugin.hooks.flag import runtime_env
     from hoplite_ray.plugin.hooks.start import init
@@ -158,6 +159,7 @@ __all__ = [
     "array",
     "array_async",
     "channels",
+    "compose",
     "delete",
     "delete_async",
     "empty",
@@ -226,6 +228,7 @@ _PLUGIN = {
 _HOMES = {
     **{name: f"hoplite_ray.plugin.{home}" for home, names in _PLUGIN.items() for name in names},
     **dict.fromkeys(("Store", "new_id"), "hoplite_ray.store"),
+    "compose": "hoplite_ray.parts.composed",
     "spec": "hoplite_ray.values.specs",
 }
 

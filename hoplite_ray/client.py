@@ -37,7 +37,7 @@ from hoplite_ray.values.layout import (
     checked_incarnation,
     short_name,
 )
-from hoplite_ray.values.recipe import Recipe
+from hoplite_ray.values.recipe import Attempt, Recipe
 from hoplite_ray.values.versions import (
     NO_VERSION,
     ChannelReader,
@@ -227,6 +227,42 @@ class StoreClient:
             f"{SILENT_HINT}; raise timeout_s",
             decode=lambda fetched: fetched,
         )
+
+    def begin_describe(
+        self, object_id: bytes, *, exists: bool = False
+    ) -> Pending[tuple[Layout, int]]:
+        """Start to ask for an object's layout and incarnation. No bytes of it move.
+
+        Args:    exists: like `begin_get`'s.
+        Cost:    a round trip to the object's home; nothing if the object is on this node.
+        """
+        object_id = checked_id(object_id)
+        request = self._usable().excerpt(
+            object_id, source=(object_id, 0), layout=b"", parts=[], runs=[], exists=exists
+        )
+        return self._pending_get(object_id, request, _read_description)
+
+    def begin_excerpt(
+        self,
+        object_id: bytes,
+        source: Attempt,
+        parts: Sequence[tuple[int, int]],
+        runs: Sequence[tuple[int, int, int, int, int]],
+    ) -> Pending[memoryview]:
+        """Start a get of an object that is made of another one's bytes, where the other one is.
+
+        Args:    object_id: a hash of all that follows: equal ids must have equal bytes.
+                 source: an attempt that was put.
+                 parts: the runs of one dtype in the made object: pairs of native dtype and bytes.
+                 runs: offset in the made object, offset in the source, bytes, bytes from one to the
+                 next in the source, and how many of them; at most 4,096, in the order of the first.
+        Raises:  ObjectLostError naming the source, from the result.
+        """
+        object_id = checked_id(object_id)
+        request = self._usable().excerpt(
+            object_id, source=source, layout=b"", parts=parts, runs=runs, exists=True
+        )
+        return self._pending_get(object_id, request, memoryview)
 
     def begin_get_bytes(self, object_id: bytes) -> Pending[bytes]:
         """Start a get of the bytes alone of an object that was put."""
@@ -519,6 +555,10 @@ class StoreClient:
 
 def _read_encoded(fetched: Any) -> codec.Encoded:
     return codec.Encoded(Layout.from_bytes(fetched.layout), [memoryview(fetched)])
+
+
+def _read_description(fetched: Any) -> tuple[Layout, int]:
+    return Layout.from_bytes(fetched.layout), fetched.incarnation
 
 
 def _decode_received(fetched: Any) -> ReceivedObject:

@@ -15,14 +15,17 @@ from hoplite_ray.client import StoreClient
 from hoplite_ray.collectives import Collectives
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.launch import NodeProcess
+from hoplite_ray.parts import fetching as parts
+from hoplite_ray.parts.composed import Composed, compose
 from hoplite_ray.pending import Pending, PendingPut, ReceivedObject
 from hoplite_ray.publishing import Publishing
 from hoplite_ray.streams.streaming import Streaming
 from hoplite_ray.unsealed import Unsealed
 from hoplite_ray.values.codec import describe_empty, encode
+from hoplite_ray.values.deadlines import deadline_in
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.filling import fill
-from hoplite_ray.values.layout import OBJECT_ID_BYTES
+from hoplite_ray.values.layout import OBJECT_ID_BYTES, checked_id
 
 if TYPE_CHECKING:
     from hoplite_ray.control.holders import Holder
@@ -203,43 +206,98 @@ class Store(Collectives, Publishing, Streaming):
         begun = self._client.begin_empty(object_id, describe_empty(shape, dtype, kind, like))
         return begun if isinstance(begun, Unsealed) else await begun.result_async(timeout_s)
 
-    def get(self, object_id: bytes, *, into: Any = None, timeout_s: float | None = None) -> Any:
-        """Return the value of an object; wait until it has been put on any node.
+    def get(
+        self,
+        object_id: bytes | Composed,
+        *,
+        part: Any = None,
+        into: Any = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Return the value of an object, or a part of it; wait until it has been put on any node.
 
         The arrays are the caller's own: writing into them changes no other process's arrays, and
         not those of a later get.
 
-        Args:    object_id: the id under which the value was or will be put.
+        Args:    object_id: the id under which the value was or will be put, or what `compose` has
+                 returned.
+                 part: what to take of it: a path, as "layers.3.weight" or a tuple of keys; a dict
+                 of indices by path; a list of paths; or an index, if the value is one array. An
+                 index has ints, slices and `...`, and steps of at least 1. None takes all.
                  into: memory for the value: an array, a tensor on any device, a module of torch, or
                  a dict, list or tuple of these, with the value's keys, shapes and dtypes. It is
                  written when all bytes are here; after an error it holds what it held before.
                  timeout_s: seconds to wait for the last byte; None waits without a limit.
-        Returns: the value, with the types that were put; `into` if it is given.
+        Returns: the value, with the types that were put; of a dict or list of paths a dict by them;
+                 `into` if it is given.
         Raises:  GetTimeoutError; ObjectLostError; StoreFullError; NodeLostError;
-                 InvalidArgumentError naming the part that does not fit `into`.
+                 InvalidArgumentError naming the part that is not there, or does not fit `into`.
         Cost:    no copy above 64 KiB; the bytes stay in this node's arena until the arrays die.
-                 With `into` one copy.
+                 With `into` one copy. With `part` only the part's bytes move: a node that has the
+                 object copies them together, at most 4,096 ranges.
         Example:
 
             object_id = new_id()
             store.put(object_id, np.arange(4))
             assert store.get(object_id, timeout_s=10).tolist() == [0, 1, 2, 3]
+            assert store.get(object_id, part=np.s_[2:]).tolist() == [2, 3]
         """
-        value = self.begin_get(object_id).result(timeout_s).value
+        if part is None and not isinstance(object_id, Composed):
+            value = self.begin_get(object_id).result(timeout_s).value
+        else:
+            value = parts.run(self._begin_part(object_id, part), deadline_in(timeout_s))
         if into is None:
             return value
         fill(into, value)
         return into
 
     async def get_async(
-        self, object_id: bytes, *, into: Any = None, timeout_s: float | None = None
+        self,
+        object_id: bytes | Composed,
+        *,
+        part: Any = None,
+        into: Any = None,
+        timeout_s: float | None = None,
     ) -> Any:
         """Like `get`, but awaitable; cancelling it cancels the transfer. A thread fills `into`."""
-        value = (await self.begin_get(object_id).result_async(timeout_s)).value
+        if part is None and not isinstance(object_id, Composed):
+            value = (await self.begin_get(object_id).result_async(timeout_s)).value
+        else:
+            begun = self._begin_part(object_id, part)
+            value = await parts.run_async(begun, deadline_in(timeout_s))
         if into is None:
             return value
         await asyncio.to_thread(fill, into, value)
         return into
+
+    def _begin_part(self, object_id: bytes | Composed, part: Any) -> parts.Steps[Any]:
+        if isinstance(object_id, Composed):
+            return object_id.fetch(
+                part,
+                self._client,
+                lambda ref: parts.read_source(self._client, checked_id(ref), exists=False),
+            )
+        return parts.fetch_part(self._client, checked_id(object_id), part, exists=False)
+
+    def compose(self, arrays: Any) -> Composed:
+        """Describe one value whose shards are arrays in several objects. No bytes move.
+
+        `get` reads it, or a part of it, in any other sharding.
+
+        Args:    arrays: as for `hoplite_ray.compose`, with ids in place of refs.
+        Returns: a description. The objects live until they are deleted.
+        Raises:  InvalidArgumentError for what describes no array.
+        Example:
+
+            from hoplite_ray import parts
+
+            ids = [new_id(), new_id()]
+            for number, each in enumerate(ids):
+                store.put(each, np.full((2, 4), number))
+            whole = store.compose({"w": parts.shards(ids, axis=0)})
+            assert store.get(whole, part={"w": np.s_[1:3, 0]})["w"].tolist() == [0, 1]
+        """
+        return compose(arrays)
 
     def begin_get(self, object_id: bytes) -> Pending[ReceivedObject]:
         """Start a get; see `get`."""

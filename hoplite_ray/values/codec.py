@@ -229,6 +229,15 @@ def _decode(layout: Layout, memory: memoryview) -> Any:
         return _build(layout.read(memory), memory[layout.head_bytes :])
 
 
+def build(columns: Columns, memory: memoryview) -> Any:
+    """Return the value whose leaves have these bytes, without a copy. It keeps the memory.
+
+    Raises:  HopliteError if the value needs torch, ml_dtypes or a class that is not installed here.
+    """
+    with pause_collector():
+        return _build(columns, memory)
+
+
 def _build(columns: Columns, memory: memoryview) -> Any:
     """Return the value whose leaves have these bytes, which the head is no part of."""
     leaves: list[Any] = [None] * len(columns.numbers)

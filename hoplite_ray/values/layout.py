@@ -220,6 +220,11 @@ class Layout:
         return columns
 
     @property
+    def known_columns(self) -> Columns | None:
+        """The tree and the leaves; None if this process has not read the text."""
+        return self._columns or _texts.find(self._digest)
+
+    @property
     def _only(self) -> Leaf:
         if not self.is_array:
             raise InvalidArgumentError(

@@ -491,24 +491,9 @@ void bind_node(nb::module_& m) {
       .def("stop", &PyNode::stop, "Say goodbye to all peers and join the thread. Idempotent.");
 }
 
-void bind_client(nb::module_& m) {
-  nb::class_<PyClient>(m, "Client", "This process's attachment to its own node.")
-      .def(nb::init<const std::string&>(), "socket_path"_a)
-      .def("put", &PyClient::put, "object_id"_a, "incarnation"_a, "layout"_a, "parts"_a, "data"_a,
-           nb::sig("def put(self, object_id: bytes, incarnation: int, layout: bytes, "
-                   "parts: collections.abc.Sequence[tuple[int, int]], "
-                   "data: collections.abc.Sequence[typing_extensions.Buffer]) -> Request"),
-           "Put an object of (dtype, bytes) parts, whose bytes are those of `data` one after the "
-           "other; above INLINE_BYTES_MAX the request ends when write() may be called.")
-      .def("write", &PyClient::write, "request"_a, "data"_a,
-           nb::sig("def write(self, request: Request, "
-                   "data: collections.abc.Sequence[typing_extensions.Buffer]) -> None"),
-           "Write a reserved object; `request` then ends when it is sealed. Answers signals; if "
-           "their handler raises, the put is cancelled.")
-      .def("reserve", &PyClient::reserve, "object_id"_a, "incarnation"_a, "layout"_a, "parts"_a,
-           "size_bytes"_a,
-           "Reserve the range of a large object; the request ends when map() may be called.")
-      .def("map", &PyClient::map, "request"_a, "Map the range that was reserved, to write into it.")
+// The gets of a client, and the waits for them.
+void bind_gets(nb::class_<PyClient>& client) {
+  client
       .def("get", &PyClient::get, "object_id"_a, "exists"_a = false, "upto_bytes"_a = nb::none(),
            "Get an object, which need not exist yet unless the caller knows that it `exists`. With "
            "`upto_bytes` it ends when as many leading bytes are here.")
@@ -527,7 +512,30 @@ void bind_client(nb::module_& m) {
            "Get several objects; the node is asked for all of them at once.")
       .def("wait_all", &PyClient::wait_all, "requests"_a, "timeout_s"_a,
            "Wait until all have finished (their number), or one has failed (its place among them); "
-           "None after the timeout.")
+           "None after the timeout.");
+}
+
+void bind_client(nb::module_& m) {
+  nb::class_<PyClient> client(m, "Client", "This process's attachment to its own node.");
+  client.def(nb::init<const std::string&>(), "socket_path"_a)
+      .def("put", &PyClient::put, "object_id"_a, "incarnation"_a, "layout"_a, "parts"_a, "data"_a,
+           nb::sig("def put(self, object_id: bytes, incarnation: int, layout: bytes, "
+                   "parts: collections.abc.Sequence[tuple[int, int]], "
+                   "data: collections.abc.Sequence[typing_extensions.Buffer]) -> Request"),
+           "Put an object of (dtype, bytes) parts, whose bytes are those of `data` one after the "
+           "other; above INLINE_BYTES_MAX the request ends when write() may be called.")
+      .def("write", &PyClient::write, "request"_a, "data"_a,
+           nb::sig("def write(self, request: Request, "
+                   "data: collections.abc.Sequence[typing_extensions.Buffer]) -> None"),
+           "Write a reserved object; `request` then ends when it is sealed. Answers signals; if "
+           "their handler raises, the put is cancelled.")
+      .def("reserve", &PyClient::reserve, "object_id"_a, "incarnation"_a, "layout"_a, "parts"_a,
+           "size_bytes"_a,
+           "Reserve the range of a large object; the request ends when map() may be called.")
+      .def("map", &PyClient::map, "request"_a,
+           "Map the range that was reserved, to write into it.");
+  bind_gets(client);
+  client
       .def("delete", &PyClient::remove, "object_id"_a, "upto"_a = 0,
            "Delete an object everywhere; with `upto`, its incarnations up to that one.")
       .def("orphan", &PyClient::orphan, "object_id"_a, "upto"_a = 0,

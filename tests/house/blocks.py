@@ -28,6 +28,7 @@ CLAIMS = {
     ("docs/how-to/load-a-model-as-it-arrives.md", "python"): PROGRAMS,
     ("docs/how-to/migrate-from-multiworld.md", "python"): WORLDS,
     ("docs/how-to/migrate-from-torch-distributed.md", "python"): WORLDS,
+    ("docs/how-to/read-a-part-of-a-value.md", "python"): PROGRAMS,
     ("docs/how-to/replace-a-dead-member.md", "python"): WORLDS,
     ("docs/how-to/send-without-copies.md", "python"): WORLDS,
     ("docs/how-to/serve-an-ensemble.md", "python"): SERVE,

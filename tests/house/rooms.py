@@ -32,7 +32,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "__init__",
         "plugin",
         "store collectives publishing",
-        "channel streams",
+        "channel parts streams",
         "client",
         "pending unsealed launch listener progress",
         "metrics",

@@ -37,6 +37,7 @@ COLLECTIVE = "docs/how-to/use-from-ray-collective.md"
 WEIGHTS = "docs/how-to/sync-weights-to-rollout-workers.md"
 ARRIVING = "docs/how-to/load-a-model-as-it-arrives.md"
 LEARNING = "docs/how-to/train-with-reinforcement-learning.md"
+PARTS = "docs/how-to/read-a-part-of-a-value.md"
 TABLE = program_of("docs/how-to/keep-versions-in-a-table.md")
 ASYNC = program_of("docs/how-to/write-async-code.md")
 _OF_A_NODE = ("(raylet)", "\033[33m(raylet)\033[0m")
@@ -84,6 +85,7 @@ def address() -> Iterator[str]:
         (program_of(WEIGHTS), expected_output(WEIGHTS)),
         (program_of(ARRIVING), expected_output(ARRIVING)),
         (program_of(LEARNING), expected_output(LEARNING)),
+        (program_of(PARTS), expected_output(PARTS)),
         (ASYNC, said_to_print(ASYNC)),
         (TABLE, said_to_print(TABLE)),
     ],
@@ -98,6 +100,7 @@ def address() -> Iterator[str]:
         "weights",
         "a model as it arrives",
         "reinforcement learning",
+        "parts",
         "async",
         "table",
     ],

@@ -15,6 +15,7 @@ from hoplite_ray.errors import (
     InvalidArgumentError,
     WrongTypeError,
 )
+from hoplite_ray.parts.composed import Composed, name_ref
 from hoplite_ray.plugin.handle import making
 from hoplite_ray.plugin.handle.array import Array, PutHandle
 from hoplite_ray.plugin.handle.fetching import (
@@ -26,6 +27,12 @@ from hoplite_ray.plugin.handle.fetching import (
     start_fetches,
 )
 from hoplite_ray.plugin.handle.messages import Gathered
+from hoplite_ray.plugin.handle.part_reading import (
+    Begin,
+    begin_composed,
+    begin_part,
+    read_part,
+)
 from hoplite_ray.plugin.handle.recipes import HandleRecipe
 from hoplite_ray.plugin.process import ids
 from hoplite_ray.plugin.process.attachment import (
@@ -161,55 +168,113 @@ def empty(
 
 
 @overload
-def get(refs: Gettable, *, into: Any = ..., timeout_s: float | None = None) -> Any: ...
+def get(
+    refs: Gettable | Composed, *, part: Any = ..., into: Any = ..., timeout_s: float | None = None
+) -> Any: ...
 @overload
 def get(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
 def get(
-    refs: Gettable | Sequence[Gettable], *, into: Any = None, timeout_s: float | None = None
+    refs: Gettable | Composed | Sequence[Gettable],
+    *,
+    part: Any = None,
+    into: Any = None,
+    timeout_s: float | None = None,
 ) -> Any:
     """Wait for results and return their values; what is no Array comes as ray.get returns it.
 
     Inside a task the wait gives the task's CPU back until the result exists. Ctrl-C and ray.cancel
     end it. After a second a terminal or a notebook shows how far it is.
 
-    Args:    refs: one ref or Array, or several.
+    Args:    refs: one ref or Array, or several; or what `compose` has returned.
+             part: what to take of the value of one ref: a path, as "layers.3.weight" or a tuple of
+             keys; an index, if the value is one array; a dict of indices by path; or a list of
+             paths. An index has ints, slices and `...`, and steps of at least 1. None takes all.
              into: memory for the value of one ref: an array, a tensor on any device, a module of
              torch, or a dict, list or tuple of these, with the value's keys, shapes and dtypes. It
              is written when all bytes are here; after an error it holds what it held before.
              timeout_s: seconds to wait for all of them; None waits without a limit. With 0 it
              returns what is whole on this node and already known to this process.
-    Returns: the value, or the list of values; `into` if it is given. Each value is the caller's
-             own: writing into it changes nothing else. A gather's result is the list of its values.
+    Returns: the value, or the list of values; of a part by a dict or list of paths a dict by them;
+             `into` if it is given. Each value is the caller's own: writing into it changes nothing
+             else. A gather's result is the list of its values.
     Raises:  GetTimeoutError naming the object and its state; what the task raised; ObjectLostError;
-             InvalidArgumentError naming the part that does not fit `into`.
+             InvalidArgumentError naming the part that is not there, or does not fit `into`.
     Cost:    nothing is copied above 64 KiB; memory is this node's arena until the value dies. With
              `into` one copy, and the arena keeps nothing for the caller. The node is asked for all
-             objects at once.
+             objects at once. With `part` only the part's bytes move: a node that has the object
+             copies them together, at most 4,096 ranges.
     Example:
 
         refs = [hop.put(np.full(2, number)) for number in range(3)]
         assert [value.sum() for value in hop.get(refs, timeout_s=60)] == [0, 2, 4]
         mine = np.zeros(2, int)
         assert hop.get(refs[1], into=mine, timeout_s=60) is mine and mine.sum() == 2
+        assert hop.get(refs[2], part=np.s_[1:], timeout_s=60).tolist() == [2]
     """
-    check_into(refs, into)
+    check_one(refs, part, into)
     deadline = deadline_in(timeout_s)
+    if part is not None or isinstance(refs, Composed):
+        value = read_part(find_part(refs, part, deadline, timeout_s), deadline)
+        return value if into is None else fill_into(into, value)
     pending = _begin_all(begin_fetches(gettables(refs, "get"), deadline), deadline, timeout_s)
     fetched = dict(zip(flat := fetches_in(pending), results(flat, deadline), strict=True))
     values = [_value_of(each, fetched) for each in pending]
     if into is not None:
-        fill(into, values[0])
-        return into
+        return fill_into(into, values[0])
     return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
 
 
-def check_into(refs: Any, into: Any) -> None:
-    """Raise InvalidArgumentError if `into` is given with several refs."""
-    if into is not None and not isinstance(refs, (ray.ObjectRef, Array)):
-        raise InvalidArgumentError(
-            "`into` takes the value of one ref; call get for each of several, or put them as one "
-            "value"
-        )
+def fill_into(into: Any, value: Any) -> Any:
+    """Fill memory of the caller's, and return it."""
+    fill(into, value)
+    return into
+
+
+def check_one(refs: Any, part: Any, into: Any) -> None:
+    """Raise InvalidArgumentError if `part` or `into` is given with several refs."""
+    if (into is None and part is None) or isinstance(refs, (ray.ObjectRef, Array, Composed)):
+        return
+    name = "part" if into is None else "into"
+    raise InvalidArgumentError(
+        f"`{name}` takes the value of one ref; call get for each of several, or put them as one "
+        "value"
+    )
+
+
+def find_part(refs: Any, part: Any, deadline: float | None, timeout_s: float | None) -> Begin:
+    """Wait for Ray's value of the ref, or the refs of a composed value; return how to read a part.
+
+    Raises: like `ray_values`.
+    """
+    if not isinstance(refs, Composed):
+        (found,) = _find_sources([refs], deadline, timeout_s)
+        if not isinstance(found, Composed):
+            return begin_part(found, part)
+        refs = found
+    shards = gettables(refs.refs, "compose")
+    found = _find_sources(shards, deadline, timeout_s)
+    keys = [name_ref(each) for each in shards]
+    return begin_composed(refs, part, dict(zip(keys, found, strict=True)))
+
+
+def _find_sources(
+    items: list[Gettable], deadline: float | None, timeout_s: float | None
+) -> list[Any]:
+    """Return what each item stands for: an object to fetch, or a value that is here."""
+    here = attachment(deadline)
+    found: dict[int, Any] = {}
+    asked: dict[int, Ref] = {}
+    for number, each in enumerate(items):
+        if isinstance(each, Array):
+            found[number] = each._find_bytes(deadline)
+        elif (put := here.known_puts.find(each.binary())) is None:
+            asked[number] = each
+        else:
+            found[number] = put.small or ToFetch(each.binary(), put.incarnation)
+    values = ray_values(list(asked.values()), deadline, timeout_s)
+    for (number, ref), value in zip(asked.items(), values, strict=True):
+        found[number] = _find_bytes_of(ref, value, deadline)
+    return [found[number] for number in range(len(items))]
 
 
 def _begin_all(pending: list[Any], deadline: float | None, timeout_s: float | None) -> list[Any]:

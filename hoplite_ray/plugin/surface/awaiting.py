@@ -15,6 +15,7 @@ from typing import Any, overload
 import ray
 
 from hoplite_ray.errors import GetTimeoutError
+from hoplite_ray.parts.composed import Composed
 from hoplite_ray.pending import Pending, show_progress
 from hoplite_ray.plugin.handle import making
 from hoplite_ray.plugin.handle.array import Array
@@ -25,16 +26,19 @@ from hoplite_ray.plugin.handle.fetching import (
     in_thread,
     put_async_of,
 )
+from hoplite_ray.plugin.handle.part_reading import read_part_async
 from hoplite_ray.plugin.process.attachment import Attachment, attachment, need_ray
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.surface import combining
 from hoplite_ray.plugin.surface.api import (
     begin_fetches,
-    check_into,
+    check_one,
     fetches_in,
     fill_in,
+    fill_into,
     find_deletable,
+    find_part,
     find_unfinished,
     late_error,
     own_object,
@@ -49,7 +53,6 @@ from hoplite_ray.plugin.surface.putting import put, put_delta, refuse_base
 from hoplite_ray.values.codec import describe_empty
 from hoplite_ray.values.deadlines import deadline_in, left_s, refuse_late
 from hoplite_ray.values.dtypes import Kind
-from hoplite_ray.values.filling import fill
 from hoplite_ray.values.layout import ReduceOp
 
 _AT_ONCE = 0.0  # a deadline that has passed, so that nothing waits on the event loop
@@ -97,15 +100,25 @@ async def array_async(
 
 
 @overload
-async def get_async(refs: Gettable, *, into: Any = ..., timeout_s: float | None = None) -> Any: ...
+async def get_async(
+    refs: Gettable | Composed, *, part: Any = ..., into: Any = ..., timeout_s: float | None = None
+) -> Any: ...
 @overload
 async def get_async(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
 async def get_async(
-    refs: Gettable | Sequence[Gettable], *, into: Any = None, timeout_s: float | None = None
+    refs: Gettable | Composed | Sequence[Gettable],
+    *,
+    part: Any = None,
+    into: Any = None,
+    timeout_s: float | None = None,
 ) -> Any:
     """Like `get`, but awaitable; cancelling it cancels the transfers. A thread fills `into`."""
-    check_into(refs, into)
+    check_one(refs, part, into)
     deadline = deadline_in(timeout_s)
+    if part is not None or isinstance(refs, Composed):
+        begin = await in_thread(deadline, find_part, refs, part, deadline, timeout_s)
+        value = await read_part_async(begin, deadline)
+        return value if into is None else await asyncio.to_thread(fill_into, into, value)
     pending: list[Any] = await in_thread(
         deadline, begin_fetches, gettables(refs, "get_async"), deadline
     )
@@ -121,8 +134,7 @@ async def get_async(
         reading = _Reading(awaited, under_way, deadline, timeout_s)
         values = await _all_of([reading.value_of(each) for each in pending])
     if into is not None:
-        await asyncio.to_thread(fill, into, values[0])
-        return into
+        return await asyncio.to_thread(fill_into, into, values[0])
     return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies runs of a source one behind the other into a target, step by step, and clears the bytes
-// between them (decision 48). Owns how far it is, and borrows the bytes of each step. Of one
-// thread.
+// between them (decision 48). Owns how far it is, and borrows the bytes of each step. One thread
+// uses it.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs many engines in virtual time and plays the product's io/, node/ and client/ around them.
-// Clients put, get, reduce, delete, release, cancel and die; nodes crash, pause, restart and join.
-// Death reports become views, which reach nodes at different times. The seed decides everything.
+// Clients ask and die; nodes crash, pause, restart and join. Death reports become views, which
+// reach nodes at different times. The seed decides everything.
 #pragma once
 
 #include <functional>
@@ -44,7 +44,7 @@ class Cluster final : private ClusterTables, private NetworkUser {
   Request& ask_channel(Verb verb, std::size_t node, const ObjectId&, const ChannelOptions& = {});
   void drain(std::size_t node);
   [[nodiscard]] std::uint64_t drain_count(std::size_t node) const { return nodes_[node]->drained; }
-  // Returns the objects that the node's engine lists. Cost: a turn of that node.
+  // As the node's engine lists them, in a turn of that node.
   std::vector<ObjectRow> objects(std::size_t node, std::uint64_t limit = 1000);
 
   // ---- faults ----
@@ -70,7 +70,6 @@ class Cluster final : private ClusterTables, private NetworkUser {
   bool run_until_answered(const Request& request, Duration limit = 10_s);
   [[nodiscard]] Timeline& timeline() { return timeline_; }
   void finish();  // deletes and releases everything, and checks that nothing is left
-
   [[nodiscard]] Instant now() const { return timeline_.now(); }
   [[nodiscard]] std::size_t size() const { return nodes_.size(); }
   [[nodiscard]] bool is_alive(std::size_t node) const { return nodes_[node]->alive; }
@@ -104,7 +103,7 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void perform_some(Node& node);
   void finish_turn(Node& node);
   void continue_later(Node& node, Duration taken, void (Cluster::*step)(Node&));
-  // cluster_io.cc: deeds of an engine, and what the network brings
+  // cluster_io.cc
   void perform(Node& node, const Action& action);
   void send_message(Node& node, const SendMessage& action);
   void send_frame(Node&, NodeId to, const Message&, std::span<const std::byte>, std::uint32_t hops);
