@@ -132,7 +132,7 @@ class _Rollout:
         broadcast(self._memory)
         self._note(version, split(self._memory))
 
-    def had(self) -> tuple[float | None, dict[int, float]]:
+    def report(self) -> tuple[float | None, dict[int, float]]:
         """Return when it began to listen, and when it had each version."""
         return self._began_s, dict(self._had_s)
 
@@ -301,7 +301,7 @@ class _Gloo:
         self._is_whole = False
         if calls:
             ray.wait(list(calls), num_returns=len(calls), timeout=self._timeout_s)
-        answers = {each.had.remote(): life for life, each in self._members.items()}
+        answers = {each.report.remote(): life for life, each in self._members.items()}
         ended, silent = ray.wait(list(answers), num_returns=len(answers), timeout=ANSWER_S)
         dead = [answers[each] for each in silent]
         for each in ended:
@@ -376,7 +376,7 @@ class _Driver:
 
         None stands for one that has died. A rollout that does not answer in time is left out.
         """
-        asked = {each.had.remote(): life for life, each in self._rollouts.items()}
+        asked = {each.report.remote(): life for life, each in self._rollouts.items()}
         ended, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
         found: dict[str, Any] = {}
         for each in ended:

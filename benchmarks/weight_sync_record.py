@@ -1,4 +1,4 @@
-"""What a run of weight_sync.py has found: who had each version when, and what follows from it."""
+"""The record of a run of weight_sync.py: when each rollout had each version, and the figures."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What people want to know of a version, beside the version itself.
+    """The origin of a version, for people who look at its channel.
 
     namespace, name:  of its channel, whose id is their hash.
     ordinal:          its place among all versions of the channel, from 1 on.

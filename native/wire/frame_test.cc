@@ -44,6 +44,25 @@ const PullStart kPullStart{object(1),
 const Term kTerm{Epoch{3}, 2};
 const Version kVersion{{kTerm, 5}, true, "which object"};
 
+Claim one_claim(const ObjectId& id) {
+  return Claim{id,
+               Incarnation{4},
+               TargetEpoch{6},
+               kMeta,
+               true,
+               true,
+               true,
+               true,
+               true,
+               false,
+               true,
+               NodeId{7},
+               3,
+               true,
+               {{StripeIndex{0}, StripeState::kReceiving, LeaseId{8}, NodeId{2}, 5},
+                {StripeIndex{2}, StripeState::kComplete, LeaseId{9}, kNoNode, 4}}};
+}
+
 // One of every message, every field different from its default.
 std::vector<PeerMessage> one_of_each_about_objects(const ObjectId& id) {
   const Incarnation life{4};
@@ -53,22 +72,7 @@ std::vector<PeerMessage> one_of_each_about_objects(const ObjectId& id) {
   const ReduceState reduce_state{id,     target_epoch, ReducePhase::kFailed, {1},
                                  {2, 3}, NodeId{6},    Code::kReduceFailed,  "few"};
   return {
-      Claim{id,
-            life,
-            target_epoch,
-            kMeta,
-            true,
-            true,
-            true,
-            true,
-            true,
-            false,
-            true,
-            NodeId{7},
-            3,
-            true,
-            {{StripeIndex{0}, StripeState::kReceiving, LeaseId{8}, NodeId{2}, 5},
-             {StripeIndex{2}, StripeState::kComplete, LeaseId{9}, kNoNode, 4}}},
+      one_claim(id),
       Delete{id, life},
       Locate{id, life, NodeId{3}, false, 700},
       kWant,

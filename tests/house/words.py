@@ -55,7 +55,7 @@ NEVER_IN_PLAN = NEVER | {"path": "rail"}
 OF_CHANNELS = {"channel", "term", "version"}
 CHANNELS = re.compile(
     r"native/plan/|hoplite_ray/(channel/|integrations/|(plugin/surface/)?publishing\.py|client\.py"
-    r"|values/versions\.py|metrics/dashboards\.py|_native\.pyi)"
+    r"|values/versions\.py|metrics/dashboards\.py|_native\.pyi|cli/live/|control/|plugin/steward/)"
 )
 NEVER_IN_TYPES = re.compile(r"(Helper|Util|Utils|Impl|Base|Manager)$")
 TYPES_KEPT = {"WorldManager"}  # MultiWorld's own name, kept for its users

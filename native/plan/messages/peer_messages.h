@@ -29,7 +29,7 @@ struct StripeClaim {
 
 // ---- to the home of an object (its directory shard) ----
 
-struct Claim {  // all that the sender of this message has and wants of `object`
+struct Claim {  // all that its sender has and wants; a put's payload are a small object's bytes
   ObjectId object;
   Incarnation incarnation;   // 0: has nothing, knows nothing
   TargetEpoch target_epoch;  // of a reduce's result; 0 otherwise
@@ -45,7 +45,6 @@ struct Claim {  // all that the sender of this message has and wants of `object`
   std::uint8_t copies = 0;     // nodes that are to keep it; it then has no owner. 0: it has one
   bool awaits_copies = false;  // a client of the sender waits until as many nodes keep it
   std::vector<StripeClaim> stripes;  // as many as the object's broadcast has; empty: has nothing
-  // A small object's bytes follow as the message's payload when its put announces it.
   bool operator==(const Claim&) const = default;
 };
 struct Delete {  // everywhere, and refuse late bytes; repeated until Deleted answers it
