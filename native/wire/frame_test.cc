@@ -298,7 +298,7 @@ TEST(Frame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(4, 1), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 0), Code::kBadFrame);      // type
   EXPECT_EQ(code_with(6, 31), Code::kBadFrame);     // type
-  EXPECT_EQ(code_with(6, 62), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 63), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
   EXPECT_EQ(code_with(11, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(12, 1), Code::kBadFrame);     // a payload where none may be

@@ -44,7 +44,7 @@ class Cluster final : private ClusterTables, private NetworkUser {
   Request& ask_channel(Verb verb, std::size_t node, const ObjectId&, const ChannelOptions& = {});
   void drain(std::size_t node);
   [[nodiscard]] std::uint64_t drain_count(std::size_t node) const { return nodes_[node]->drained; }
-  // The node's engine lists them, in a turn of that node.
+  // Lists the objects of a node, in a turn of it.
   std::vector<ObjectRow> objects(std::size_t node, std::uint64_t limit = 1000);
 
   // ---- faults ----
