@@ -75,6 +75,23 @@ class CheckerTest : public testing::Test {
   std::int64_t now_ = 0;
 };
 
+TEST_F(CheckerTest, SeesALossWhileFewerNodesHaveDiedThanKeepTheObject) {
+  put(kA);
+  Request& keep = request(Verb::kKeep, kA);
+  keep.copies = 2;
+  checker_.note_keep(keep, 4);
+  checker_.note_kept(keep, 4);
+  checker_.note_node_loss(0, Incarnation{1}, Instant{++now_});
+  EXPECT_TRUE(checker_.has_live_copy(kA));
+  fail_request(request(Verb::kGet, kA), Code::kObjectLost);
+  ASSERT_EQ(checker_.failures().size(), 1U);
+  EXPECT_NE(checker_.failures()[0].find("fewer nodes died"), std::string::npos);
+  checker_.note_node_loss(1, Incarnation{1}, Instant{++now_});
+  EXPECT_FALSE(checker_.has_live_copy(kA));
+  fail_request(request(Verb::kGet, kA), Code::kObjectLost);
+  EXPECT_EQ(checker_.failures().size(), 1U) << "two nodes kept it, and both have died";
+}
+
 TEST_F(CheckerTest, RightAnswersAreNoFailures) {
   const Request& made = put(kA);
   finish_get(kA, made.bytes);

@@ -15,7 +15,7 @@ constexpr std::size_t kPublishersMax = 6;
 constexpr std::size_t kReadersMax = 8;
 constexpr std::uint64_t kPayloadMax = 300;
 constexpr std::uint64_t kFirstCopied = 2ULL << 32;
-constexpr std::uint64_t kCopiedBytesMax = 6_KiB;  // small and large objects, for little memory
+constexpr std::uint64_t kCopiedBytesMax = 60_KiB;  // small and large objects
 
 }  // namespace
 

@@ -199,7 +199,7 @@ TEST(LocalFrame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(3, 'F'), Code::kBadFrame);    // the magic of the other kind of socket
   EXPECT_EQ(code_with(4, 1), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 3), Code::kBadFrame);      // type
-  EXPECT_EQ(code_with(6, 42), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 15), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
   EXPECT_EQ(code_with(19, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(20, 1), Code::kBadFrame);     // a get has no payload
