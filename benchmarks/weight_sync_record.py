@@ -1,4 +1,4 @@
-"""The record of a run of weight_sync.py: when each rollout had each version, and the figures."""
+"""The findings of a run of weight_sync.py: when each rollout had a version, and their figures."""
 
 from __future__ import annotations
 
