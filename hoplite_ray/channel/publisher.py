@@ -25,6 +25,7 @@ from hoplite_ray.errors import (
     HopliteError,
     InvalidArgumentError,
     ObjectLostError,
+    StoreFullError,
     VersionRefusedError,
 )
 from hoplite_ray.values.codec import Encoded
@@ -120,7 +121,7 @@ class Publisher:
             )
         number = self._next()
         try:
-            delta = yield from self._put(store, number, value, copies, with_delta)
+            delta = yield from self._put_in_room(store, number, value, copies, with_delta)
             kept = self._kept[max(len(self._kept) - keep + 1, 0) :]
             dropped = self._kept[: len(self._kept) - len(kept)]
             size_bytes = value.layout.size_bytes
@@ -143,6 +144,26 @@ class Publisher:
         yield from self._delete(store, dropped)
         yield from self._delete_deltas(store, trail.list_dropped(number))
         return chosen
+
+    def _put_in_room(
+        self,
+        store: StoreClient,
+        number: VersionNumber,
+        value: Encoded | Draft,
+        copies: int,
+        with_delta: bool,
+    ) -> Steps[Delta | None]:
+        """Like `_put`; if a version finds no room, the deltas before it give theirs."""
+        try:
+            return (yield from self._put(store, number, value, copies, with_delta))
+        except StoreFullError:
+            if not self._trail.sizes_bytes:
+                raise
+        yield from self._delete_deltas(store, self._trail.list_kept(self._newest))
+        self._trail = Trail()
+        self._pace.note(has_found=False)
+        yield from _put_whole(store, name_object(self._channel, number), value, copies)
+        return None
 
     def _put(
         self,

@@ -173,14 +173,19 @@ def test_the_next_publisher_deletes_what_a_dead_one_has_left(cluster: MakeNodes)
 
 
 def test_a_publisher_without_room_for_a_delta_sends_the_whole(cluster: MakeNodes) -> None:
-    nodes = cluster(2, arena_bytes=8 * MIB)
+    """Three versions have room beside one another, and no delta of 0.6 MiB beside them."""
+    nodes = cluster(2, arena_bytes=7 * MIB + 48 * 4096)
     value = first_value(2 * MIB)
     held = None
-    for version in range(1, 5):
+    rebuilds = []
+    for version in range(1, 6):
         change(value, version, share=0.2)
         nodes[0].publish("narrow", value, timeout_s=WAIT_S)
         held = nodes[1].latest("narrow", newer_than=version - 1, timeout_s=WAIT_S)
         np.testing.assert_array_equal(held.value, value)
+        rebuilds.append(nodes.stats(1).rebuilds)
+    assert rebuilds == [0, 1, 1, 1, 1], "the third version takes the room of the delta before it"
+    nodes.wait_for(0, lambda stats: stats.objects == 2)
 
 
 def test_a_version_of_many_leaves_is_made_of_its_delta(cluster: MakeNodes) -> None:
