@@ -74,6 +74,23 @@ TEST_P(Rebuild, ReaderThatMissedFourVersionsMakesTheLast) {
   EXPECT_EQ(count_made(1), 1U);
 }
 
+// A client maps the base, so its bytes stay on the node when the base is deleted everywhere.
+TEST_P(Rebuild, ReaderThatHoldsADeletedBaseMakesTheLast) {
+  Cluster& cluster = start(3);
+  publish(1);
+  Request& held = cluster.get(1, wholes_[0]->object, true);
+  expect_value(held);
+  fetch(2, *wholes_[0]);
+  publish(2);
+  cluster.erase(0, wholes_[0]->object);
+  cluster.run_for(1_s);
+  expect_value(rebuild(1));
+  EXPECT_EQ(count_made(1), 1U);
+  expect_value(rebuild(2));
+  EXPECT_EQ(count_made(2), 0U) << "no client maps it there";
+  cluster.release(held);
+}
+
 TEST_P(Rebuild, ReaderWithoutTheBaseFetchesTheWhole) {
   Cluster& cluster = start(2);
   publish(2);
