@@ -6,8 +6,6 @@ from typing import Any
 from typing_extensions import Buffer
 
 
-COPIES_MAX: int = 3
-
 INLINE_BYTES_MAX: int = 65536
 
 RAILS_MAX: int = 8
@@ -15,6 +13,8 @@ RAILS_MAX: int = 8
 REDUCE_SOURCES_MAX: int = 4096
 
 VERSION_BYTES_MAX: int = 4096
+
+COPIES_MAX: int = 3
 
 WIRE_VERSION: int = 5
 

@@ -154,7 +154,7 @@ void Rebuilds::take_answer(const Asked& asked, const Reply& reply) {
   }
   Rebuild& rebuild = at->second;
   if (fetched != nullptr) rebuild.pinned.push_back(came);
-  if (came != asked.delta) return fall_back(rebuild.object);
+  if (fetched == nullptr || came != asked.delta) return fall_back(rebuild.object);
   rebuild.deltas[asked.index] = fetched->extent;
   const bool are_here =
       std::ranges::all_of(rebuild.deltas, [](const auto& delta) { return delta.has_value(); });
