@@ -187,7 +187,7 @@ void Excerpts::handle_source_lost(const ObjectId& source, const std::string& why
 }
 
 // maker: dies │ this node: the link is down.  No answer comes, so another holder is asked at once.
-// Test: Excerpts.AsksAnotherHolderWhenTheMakerDies.
+// Test: Excerpting.AsksAnotherHolderWhenOneRefusesOrDies.
 void Excerpts::handle_unreachable(NodeId node) {
   std::vector<ObjectId> asked;
   for (const auto& [id, wish] : wishes_) {
