@@ -11,17 +11,24 @@ from hoplite_ray.values.codec import Template, describe_empty
 from hoplite_ray.values.layout import Layout
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Draft:
     """The layout of a version, and the function that writes its arrays."""
 
     template: Template
     fill: Callable[[Any], None]
+    has_failed: bool = False  # True if the function has raised
 
     @property
     def layout(self) -> Layout:
         """The layout of the version."""
         return self.template.layout
+
+    def write(self, value: Any) -> None:
+        """Have the function write a value. Raises: what the function does."""
+        self.has_failed = True
+        self.fill(value)
+        self.has_failed = False
 
 
 def draft(like: Any, fill: Any) -> Draft:

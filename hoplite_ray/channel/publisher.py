@@ -35,6 +35,9 @@ from hoplite_ray.values.versions import NO_VERSION, TakenTerm, VersionNumber
 
 _TERMS_BEGUN_MAX = 16  # terms without a visible version that a publisher clears away behind others
 
+# Another publisher has taken the channel, and has deleted what this one has begun.
+_TAKEN_ERRORS = (VersionRefusedError, ObjectLostError, DuplicateObjectError)
+
 
 @dataclass(frozen=True, slots=True)
 class _Base:
@@ -95,9 +98,13 @@ class Publisher:
         turn.set_running_or_notify_cancel()
         with self._lock:
             before, self._turn = self._turn, turn
-        try:
-            if before is not None:
+        if before is not None:
+            try:
                 yield before
+            except BaseException:  # the one before goes on, and the next one waits for it
+                before.add_done_callback(lambda _: turn.set_result(None))
+                raise
+        try:
             return (yield from begin())
         finally:
             turn.set_result(None)
@@ -133,16 +140,15 @@ class Publisher:
         except BaseException as error:
             self._has_term = False
             # Only the next publisher deletes a version that is not there yet.
-            if isinstance(error, (VersionRefusedError, ObjectLostError, DuplicateObjectError)):
-                yield from self._delete(store, [number])
-                yield from self._delete_deltas(store, [number])
-                raise self._taken_error() from error
-            raise
+            is_taken = isinstance(error, _TAKEN_ERRORS)
+            if not is_taken or (isinstance(value, Draft) and value.has_failed):
+                raise
+            yield from self._delete(store, [number], [number])
+            raise self._taken_error() from error
         self._newest, self._version, self._kept = number, chosen, [*kept, number]
         self._ordinal += 1
         self._trail = trail
-        yield from self._delete(store, dropped)
-        yield from self._delete_deltas(store, trail.list_dropped(number))
+        yield from self._delete(store, dropped, trail.list_dropped(number))
         return chosen
 
     def _put_in_room(
@@ -197,7 +203,7 @@ class Publisher:
     def _end(self, store: StoreClient) -> Steps[None]:
         yield from self._take_term(store)
         # The end has no record, so no later publisher could delete what were left behind it.
-        yield from self._delete(store, self._kept)
+        yield from self._delete(store, self._kept, [])
         number = self._next()
         try:
             yield store.publish_version(self._channel, number.term, number.n, b"", is_end=True)
@@ -210,6 +216,7 @@ class Publisher:
 
     def _take_term(self, store: StoreClient) -> Steps[None]:
         """Take the channel over, and delete what the publisher before has left behind."""
+        self._has_term = False
         taken = yield store.take_term(self._channel)
         newest = yield store.watch_version(self._channel, wait=False)
         self._newest, self._version, self._kept = (
@@ -230,24 +237,27 @@ class Publisher:
                 left += record.dropped
                 deltas += record.trail.list_dropped(newest.number)
                 deltas += record.trail.list_kept(newest.number)
-        yield from self._delete(store, left)
-        yield from self._delete_deltas(store, deltas)
+        yield from self._delete(store, left, deltas)
         self._has_term = True
 
     def _next(self) -> VersionNumber:
         return self._newest._replace(n=self._newest.n + 1)
 
-    def _delete(self, store: StoreClient, numbers: list[VersionNumber]) -> Steps[None]:
-        """Delete versions. The publisher that takes the next term deletes what fails here."""
-        for number in numbers:
-            with suppress(HopliteError):
-                yield store.begin_delete(name_object(self._channel, number))
+    def _delete(
+        self, store: StoreClient, versions: list[VersionNumber], deltas: list[VersionNumber]
+    ) -> Steps[None]:
+        """Delete versions, and the deltas of versions.
 
-    def _delete_deltas(self, store: StoreClient, numbers: list[VersionNumber]) -> Steps[None]:
-        """Like `_delete`, for the deltas of versions."""
-        for number in numbers:
-            with suppress(HopliteError):
-                yield store.begin_delete(name_delta(self._channel, number))
+        The node is asked for all of them before the first wait: no caller that stops to wait leaves
+        any. If the node dies, the publisher that takes the next term deletes them.
+        """
+        object_ids = [name_object(self._channel, each) for each in versions]
+        object_ids += [name_delta(self._channel, each) for each in deltas]
+        with suppress(HopliteError):
+            begun = [store.begin_delete(each) for each in object_ids]
+            for pending in begun:
+                with suppress(HopliteError):
+                    yield pending
 
     def _taken_error(self) -> VersionRefusedError:
         return VersionRefusedError(
@@ -259,8 +269,8 @@ class Publisher:
 def _list_begun(taken: TakenTerm, newest: VersionNumber) -> list[VersionNumber]:
     """Return the versions that publishers before may have put, and that were never visible.
 
-    In the newest version's term that is the next one, in a later term the first. A publisher ends
-    in a term without a version only by its death, so few terms are left to look at.
+    In the newest version's term that is the next one, in a later term the first. Each publisher
+    that takes a term deletes what terms before have begun, so few of them are left to look at.
     """
     begun = [] if newest == NO_VERSION else [newest._replace(n=newest.n + 1)]
     term, before = newest.term, taken.before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from hoplite_ray import _native
 from hoplite_ray.channel.draft import Draft
 from hoplite_ray.channel.steps import Steps, Within
 from hoplite_ray.client import StoreClient
-from hoplite_ray.errors import GetTimeoutError, StoreFullError
+from hoplite_ray.errors import GetTimeoutError, HopliteError, StoreFullError
 from hoplite_ray.unsealed import Unsealed
 from hoplite_ray.values.codec import Encoded, freeze_arrays, lay_out
 from hoplite_ray.values.deltas import find_delta
@@ -25,7 +26,7 @@ def put_draft(store: StoreClient, object_id: bytes, draft: Draft) -> Steps[None]
     """Have a value written where it will lie."""
     memory = store.begin_empty(object_id, draft.template)
     unsealed = memory if isinstance(memory, Unsealed) else (yield memory)
-    draft.fill(unsealed.value)
+    draft.write(unsealed.value)
     yield unsealed
 
 
@@ -46,7 +47,7 @@ def put_beside(
     reserved = yield store.begin_reserve(object_id, layout)
     if isinstance(value, Draft):
         written = lay_out(value.template, reserved)
-        value.fill(written)
+        value.write(written)
         freeze_arrays(written)
         delta = yield partial(find_delta, layout, base, [memoryview(reserved)])
     else:
@@ -56,6 +57,8 @@ def put_beside(
             yield Within(store.begin_put(delta_id, np.asarray(delta)), _ROOM_S)
         except (GetTimeoutError, StoreFullError):
             delta = None
+            with suppress(HopliteError):  # it may be whole, and no record will name it
+                yield store.begin_delete(delta_id)
     yield store.begin_seal(object_id, reserved)
     if delta is None:
         return None

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from typing import Any
+
 import pytest
 
-from hoplite_ray.channel.publisher import _TERMS_BEGUN_MAX, _list_begun
+from hoplite_ray.channel.publisher import _TERMS_BEGUN_MAX, Publisher, _list_begun
+from hoplite_ray.channel.steps import Steps
+from hoplite_ray.errors import GetTimeoutError
 from hoplite_ray.values.versions import NO_VERSION, TakenTerm, Term, VersionNumber
 
 NEWEST = VersionNumber(5, 2, 7)
@@ -33,3 +38,24 @@ def test_a_publisher_looks_at_the_last_terms_only() -> None:
     assert listed[1:] == [
         VersionNumber(8, counter, 1) for counter in range(1001 - _TERMS_BEGUN_MAX, 1001)
     ]
+
+
+def test_a_publish_that_gives_up_its_turn_lets_none_pass_the_one_before() -> None:
+    publisher = Publisher(bytes(28), "", "turns")
+    gate: Future[None] = Future()
+
+    def work() -> Steps[None]:
+        yield gate
+
+    first = publisher._in_turn(work)
+    assert next(first) is gate
+    second = publisher._in_turn(work)
+    next(second)
+    with pytest.raises(GetTimeoutError):
+        second.throw(GetTimeoutError("late"))
+    third = publisher._in_turn(work)
+    turn: Any = next(third)
+    assert not turn.done(), "the first one is still under way"
+    with pytest.raises(StopIteration):
+        next(first)
+    assert turn.done()
