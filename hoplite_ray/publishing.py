@@ -48,12 +48,12 @@ class Publishing:
         Args:    name: of the channel, a text of at most 1,024 bytes.
                  value: as for `put`.
                  version: a number above those before; None takes the next one, 1 at first.
-                 keep: versions to keep. Memory for one more is needed while it publishes.
+                 keep: versions to keep, 1 to 65,536. Memory for one more is needed while it publishes.
                  copies: nodes that keep each version, 1 to 3. A copy whose node dies is made again
                  while another lives. Where there are fewer nodes, all of them keep it.
                  delta: False to send every version whole. Otherwise readers that have an older
                  version get what has changed since, where that is at most half of the bytes. The
-                 deltas need memory of half a version.
+                 deltas need memory of half a version, and of the next one.
                  fill: a function that writes the version where it will lie. It is called with a
                  value laid out like `value`, whose arrays it writes; there specs may stand for
                  arrays, as in `empty`.

@@ -12,6 +12,7 @@ from hoplite_ray.channel.listing import ListedChannel, collect_channels, explain
 from hoplite_ray.channel.names import checked_name, name_channel
 from hoplite_ray.channel.publisher import Publisher
 from hoplite_ray.channel.reader import Reader, Update
+from hoplite_ray.channel.record import KEPT_MAX
 from hoplite_ray.channel.steps import Steps, run, run_async
 from hoplite_ray.channel.watching import VersionWatch
 from hoplite_ray.client import StoreClient
@@ -122,8 +123,10 @@ class Channels:
     ) -> tuple[Steps[int], float | None]:
         if version is not None and (type(version) is not int or version < 1):
             raise InvalidArgumentError(f"version is {version!r}; it is a whole number from 1 on")
-        if type(keep) is not int or keep < 1:
-            raise InvalidArgumentError(f"keep is {keep!r}; it is a whole number from 1 on")
+        if type(keep) is not int or not 1 <= keep <= KEPT_MAX:
+            raise InvalidArgumentError(
+                f"keep is {keep!r}; it is the number of versions that are kept, 1 to {KEPT_MAX}"
+            )
         if type(copies) is not int or not 1 <= copies <= _native.COPIES_MAX:
             raise InvalidArgumentError(
                 f"copies is {copies!r}; it is the number of nodes that keep each version, 1 to "

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
+from typing import Any
 
 from hoplite_ray.channel.trail import Trail
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values.versions import VERSION_BYTES_MAX, VersionNumber
 
 _FORMAT = 1
+
+# Of one channel. A reader expands them from a few bytes of a record.
+KEPT_MAX = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +58,15 @@ class Record:
 
         Raises:  InvalidArgumentError if they are more than a channel's home keeps.
         """
-        fields = [_FORMAT, self.version, self.time_s, self.size_bytes, self.kept, self.dropped]
+        fields: list[Any] = [_FORMAT, self.version, self.time_s, self.size_bytes]
+        fields += [_join(self.kept), _join(self.dropped)]
         fields += [astuple(self.origin), self.trail.to_fields()]
         encoded = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
         if len(encoded) > VERSION_BYTES_MAX:
             raise InvalidArgumentError(
                 f"channel {self.origin.name!r:.80}: {len(encoded)} bytes tell of version "
-                f"{self.version}, of at most {VERSION_BYTES_MAX}; give a smaller keep, or a "
-                "shorter name or namespace"
+                f"{self.version}, of at most {VERSION_BYTES_MAX}; give a shorter name or "
+                "namespace, or unpublish a channel that keeps versions of many publishers"
             )
         return encoded
 
@@ -78,8 +84,8 @@ class Record:
                 int(version),
                 float(time_s),
                 int(size_bytes),
-                tuple(VersionNumber(*each) for each in kept),
-                tuple(VersionNumber(*each) for each in dropped),
+                _expand(kept),
+                _expand(dropped),
                 Origin(*origin),
                 Trail.from_fields(trail),
             )
@@ -88,3 +94,29 @@ class Record:
                 f"record {payload[:60]!r} of a channel is none of this release ({error}); run one "
                 "release of hoplite_ray on all nodes"
             ) from error
+
+
+def _join(numbers: Sequence[VersionNumber]) -> list[list[int]]:
+    """Return runs of consecutive numbers: each its first number, and how many there are.
+
+    Example: versions 4, 5 and 6 of term (1, 2) are [[1, 2, 4, 3]].
+    """
+    runs: list[list[int]] = []
+    for each in numbers:
+        if runs and [each.epoch, each.counter, each.n] == [*runs[-1][:2], sum(runs[-1][2:])]:
+            runs[-1][3] += 1
+        else:
+            runs.append([*each, 1])
+    return runs
+
+
+def _expand(runs: Sequence[Sequence[int]]) -> tuple[VersionNumber, ...]:
+    """Return the numbers that `_join` made runs of. Raises: TypeError or ValueError for others."""
+    count_all = sum(count for _, _, _, count in runs)
+    if not all(count > 0 for _, _, _, count in runs) or count_all > KEPT_MAX:
+        raise ValueError(f"it names {count_all} versions, of at most {KEPT_MAX}")
+    return tuple(
+        VersionNumber(epoch, counter, n)
+        for epoch, counter, first, count in runs
+        for n in range(first, first + count)
+    )

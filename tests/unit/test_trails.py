@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hoplite_ray.channel.names import name_channel, name_delta, name_object
-from hoplite_ray.channel.record import Record
+from hoplite_ray.channel.record import KEPT_MAX, Record
 from hoplite_ray.channel.trail import Pace, Trail
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values.deltas import DELTAS_MAX, are_worth_it
@@ -115,9 +115,43 @@ def test_records_come_back_and_fit(trail: Trail) -> None:
     assert read.trail.sizes_bytes == trail.sizes_bytes
 
 
+TERMS = st.lists(
+    st.tuples(st.integers(1, 2**32 - 1), st.integers(1, 2**60), st.integers(1, 9)),
+    max_size=9,
+    unique_by=lambda term: term[0],
+)
+
+
+@given(TERMS, st.integers(0, 81))
+def test_the_versions_that_records_name_come_back(
+    terms: list[tuple[int, int, int]], split: int
+) -> None:
+    named = tuple(
+        VersionNumber(7, counter, first + i)
+        for counter, first, count in sorted(terms)
+        for i in range(count)
+    )
+    record = Record(1, kept=named[split:], dropped=named[:split])
+    assert Record.decode(record.encode()) == record
+
+
+def test_a_record_holds_all_versions_that_may_be_kept() -> None:
+    trail = Trail((2**40,) * DELTAS_MAX, 2**32 - 1, 2**32 - 1, 1)
+    named = tuple(VersionNumber(2**40, 1, n) for n in range(1, KEPT_MAX + 1))
+    for keep in (KEPT_MAX, 2):  # with a smaller one the same publisher drops the others
+        record = Record(1, kept=named[-keep:], dropped=named[:-keep], trail=trail)
+        assert Record.decode(record.encode()) == record
+
+
 def test_a_record_of_another_release_is_named() -> None:
     fields = json.loads(Record(1).encode())
-    for wrong in (fields[:-1], [*fields[:-1], [1, 2]], [*fields[:-1], [1, 2, 3, ["x"]]]):
+    runs = ([[1, 1, 1]], [[1, 1, 1, 2**60]], [[1, 1, 1, 0]], [[1, 1, 1, "x"]])
+    for wrong in (
+        fields[:-1],
+        [*fields[:-1], [1, 2]],
+        [*fields[:-1], [1, 2, 3, ["x"]]],
+        *([*fields[:4], each, *fields[5:]] for each in runs),
+    ):
         with pytest.raises(InvalidArgumentError, match="none of this release"):
             Record.decode(json.dumps(wrong).encode())
 
