@@ -121,6 +121,7 @@ class HopliteCheckpointEngine(CheckpointEngine):
         header = {"sender": sync["sender"], "sync": sync["sync"], "step": step}
         options: dict[str, Any] = {
             "keep": self._keep,
+            "delta": False,  # rollouts drop a version when they have loaded it
             "namespace": sync["namespace"],
             "timeout_s": self._timeout_s,
         }

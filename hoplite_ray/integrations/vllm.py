@@ -223,6 +223,7 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
             {"tensors": self._specs},
             fill=fill,
             keep=self._info.keep,
+            delta=False,  # workers drop a version when they have loaded it
             namespace=self._info.namespace,
             timeout_s=self._info.timeout_s,
         )
