@@ -78,6 +78,7 @@ class Record:
         """
         try:
             form, version, time_s, size_bytes, kept, dropped, origin, trail = json.loads(payload)
+            namespace, name, ordinal, node_id = origin
             if form != _FORMAT:
                 raise ValueError(f"its format is {form!r}, and {_FORMAT} is known")
             return cls(
@@ -86,7 +87,7 @@ class Record:
                 int(size_bytes),
                 _expand(kept),
                 _expand(dropped),
-                Origin(*origin),
+                Origin(str(namespace), str(name), int(ordinal), int(node_id)),
                 Trail.from_fields(trail),
             )
         except (TypeError, ValueError) as error:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hoplite_ray.channel.names import name_channel, name_delta, name_object
-from hoplite_ray.channel.record import KEPT_MAX, Record
+from hoplite_ray.channel.record import KEPT_MAX, Origin, Record
 from hoplite_ray.channel.trail import Pace, Trail
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values.deltas import DELTAS_MAX, are_worth_it
@@ -17,6 +17,7 @@ from hoplite_ray.values.recipe import Delta
 from hoplite_ray.values.versions import VersionNumber
 
 WHOLE = 100 << 20
+ORIGIN = Origin("n" * 100, "a name", 2**63, 2**64 - 1)
 
 
 def number(n: int, counter: int = 1) -> VersionNumber:
@@ -107,7 +108,7 @@ def test_a_reader_needs_the_deltas_after_its_base(
 )
 def test_records_come_back_and_fit(trail: Trail) -> None:
     old = VersionNumber(2**64 - 1, 2**32 - 1, 2**64 - 1)
-    record = Record(2**63, 1e9, 2**40, (old,) * 8, (old,) * 8, trail)
+    record = Record(2**63, 1e9, 2**40, (old,) * 8, (old,) * 8, ORIGIN, trail)
     payload = record.encode()
     assert len(payload) <= 4096
     read = Record.decode(payload)
@@ -148,6 +149,7 @@ def test_a_record_of_another_release_is_named() -> None:
     runs = ([[1, 1, 1]], [[1, 1, 1, 2**60]], [[1, 1, 1, 0]], [[1, 1, 1, "x"]])
     for wrong in (
         fields[:-1],
+        [*fields[:-2], ["", "a", "first", 1], []],
         [*fields[:-1], [1, 2]],
         [*fields[:-1], [1, 2, 3, ["x"]]],
         *([*fields[:4], each, *fields[5:]] for each in runs),
