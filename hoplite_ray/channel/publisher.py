@@ -140,8 +140,7 @@ class Publisher:
         except BaseException as error:
             self._has_term = False
             # Only the next publisher deletes a version that is not there yet.
-            is_taken = isinstance(error, _TAKEN_ERRORS)
-            if not is_taken or (isinstance(value, Draft) and value.has_failed):
+            if not isinstance(error, _TAKEN_ERRORS) or _has_failed(value):
                 raise
             yield from self._delete(store, [number], [number])
             raise self._taken_error() from error
@@ -163,9 +162,9 @@ class Publisher:
         try:
             return (yield from self._put(store, number, value, copies, with_delta))
         except StoreFullError:
-            if not self._trail.sizes_bytes:
+            if not self._trail.sizes_bytes or _has_failed(value):
                 raise
-        yield from self._delete_deltas(store, self._trail.list_kept(self._newest))
+        yield from self._delete(store, [], self._trail.list_kept(self._newest))
         self._trail = Trail()
         self._pace.note(has_found=False)
         yield from _put_whole(store, name_object(self._channel, number), value, copies)
@@ -264,6 +263,11 @@ class Publisher:
             f"another process has taken channel {self._name!r}: its versions are the newest, and "
             "this one was not published; let one process publish, or publish again to take it back"
         )
+
+
+def _has_failed(value: Encoded | Draft) -> bool:
+    """Return True if the error is that of a function that writes a version."""
+    return isinstance(value, Draft) and value.has_failed
 
 
 def _list_begun(taken: TakenTerm, newest: VersionNumber) -> list[VersionNumber]:

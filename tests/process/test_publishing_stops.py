@@ -12,7 +12,7 @@ from hoplite_ray.base.steps import drive
 from hoplite_ray.channel.names import name_channel
 from hoplite_ray.channel.publisher import Publisher
 from hoplite_ray.channel.steps import Within
-from hoplite_ray.errors import GetTimeoutError, ObjectLostError
+from hoplite_ray.errors import GetTimeoutError, ObjectLostError, StoreFullError
 from hoplite_ray.values.codec import encode
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes
 
@@ -66,14 +66,21 @@ def test_a_delta_whose_put_is_late_is_not_left(cluster: MakeNodes) -> None:
         nodes.wait_for(0, lambda stats: stats.objects == 1)
 
 
-def test_an_error_of_the_function_that_writes_is_its_own(cluster: MakeNodes) -> None:
+@pytest.mark.parametrize("error", [ObjectLostError, StoreFullError])
+def test_an_error_of_the_function_that_writes_is_its_own(
+    cluster: MakeNodes, error: type[Exception]
+) -> None:
     nodes = cluster(1)
     like = {"layer": np.zeros(MIB, np.uint8)}
+    calls: list[int] = []
 
     def fail(value: dict[str, Any]) -> None:
-        raise ObjectLostError("what it reads is lost")
+        calls.append(len(calls))
+        raise error("what it reads is lost")
 
     for _ in range(2):
-        with pytest.raises(ObjectLostError, match="what it reads is lost"):
+        for _ in range(2):  # the second one has a delta, which must not give way
+            nodes[0].publish(NAME, like, timeout_s=WAIT_S)
+        with pytest.raises(error, match="what it reads is lost"):
             nodes[0].publish(NAME, like, fill=fail, timeout_s=WAIT_S)
-        assert nodes[0].publish(NAME, like, timeout_s=WAIT_S) > 0
+    assert calls == [0, 1]
