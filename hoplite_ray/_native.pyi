@@ -258,18 +258,14 @@ class Client:
 
     def watch_channel(self, channel: bytes, newer_than: tuple[int, int, int] = (0, 0, 0), wait: bool = True) -> Request:
         """
-        Wait for a newer version: (number, is_end, payload); or without `wait` for what the channel's home knows, None if nothing is newer.
+        Wait for a newer version, (number, is_end, payload); without `wait` ask the home.
         """
 
     def list_channels(self, after: bytes) -> Request:
-        """
-        List a page of the live channels, those after that id, with their readers here.
-        """
+        """List a page of live channels."""
 
-    def note_read(self, channel: bytes, number: tuple[int, int, int], *, process: int, version: int, ordinal: int, time_us: int) -> None:
-        """
-        Tell the node which version this process has read last; number.n = 0: it reads no more.
-        """
+    def note_read(self, channel: bytes, number: tuple[int, int, int], process: int, version: int, ordinal: int, time_us: int) -> None:
+        """Tell the node what this process has read last."""
 
     def watch(self, request: Request) -> None:
         """Let next_finished() tell when the request has finished."""

@@ -480,10 +480,10 @@ class StoreClient:
         self._usable().note_read(
             checked_id(channel),
             number,
-            process=reader.process,
-            version=min(reader.version, 2**64 - 1),
-            ordinal=reader.ordinal,
-            time_us=max(int(reader.time_s * 1e6), 0),
+            reader.process,
+            min(reader.version, 2**64 - 1),
+            reader.ordinal,
+            max(int(reader.time_s * 1e6), 0),
         )
 
     def _pending_channel(

@@ -499,14 +499,10 @@ void bind_client(nb::module_& m) {
            "Publish a version; the request ends once it is visible.")
       .def("watch_channel", &PyClient::watch_channel, "channel"_a,
            "newer_than"_a = PyVersionNumber(0, 0, 0), "wait"_a = true,
-           "Wait for a newer version: (number, is_end, payload); or without `wait` for what the "
-           "channel's home knows, None if nothing is newer.")
-      .def("list_channels", &PyClient::list_channels, "after"_a,
-           "List a page of the live channels, those after that id, with their readers here.")
-      .def("note_read", &PyClient::note_read, "channel"_a, "number"_a, nb::kw_only(), "process"_a,
-           "version"_a, "ordinal"_a, "time_us"_a,
-           "Tell the node which version this process has read last; number.n = 0: it reads no "
-           "more.")
+           "Wait for a newer version, (number, is_end, payload); without `wait` ask the home.")
+      .def("list_channels", &PyClient::list_channels, "after"_a, "List a page of live channels.")
+      .def("note_read", &PyClient::note_read, "channel"_a, "number"_a, "process"_a, "version"_a,
+           "ordinal"_a, "time_us"_a, "Tell the node what this process has read last.")
       .def("watch", &PyClient::watch, "request"_a,
            "Let next_finished() tell when the request has finished.")
       .def("next_finished", &PyClient::next_finished, "timeout_s"_a,

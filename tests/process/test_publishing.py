@@ -218,7 +218,7 @@ def test_channels_lists_the_newest_version_and_the_lag_of_each_reader(three: Nod
     three[2].latest("listed/b", timeout_s=WAIT_S)  # asks once, and so is no reader
     ids = [three[rank].node_id for rank in (0, 1, 2)]
     for rank in (0, 1, 2):
-        first, second = list_channels(three, rank)
+        first, second = find_listed(three, rank)
         assert (first.name, second.name) == ("listed/a", "listed/b")
         assert (second.namespace, second.version, second.kept) == ("", 30, 2)
         assert before <= second.time_s <= time.time() and second.size_bytes > 4 * COUNT
@@ -228,17 +228,17 @@ def test_channels_lists_the_newest_version_and_the_lag_of_each_reader(three: Nod
         assert (reader.node_id, reader.process) == (ids[1], os.getpid())
         assert (reader.version, reader.lag_versions) == (10, 2) and reader.lag_s > 0
     assert check(watch.next(timeout_s=WAIT_S)) == 30
-    (reader,) = list_channels(three, 0)[1].readers
+    (reader,) = find_listed(three, 0)[1].readers
     assert (reader.version, reader.lag_versions, reader.lag_s) == (30, 0, 0)
     watch.close()
-    assert list_channels(three, 0)[1].readers == ()
+    assert find_listed(three, 0)[1].readers == ()
     assert asyncio.run(three[0].channels_async()) == three[0].channels()
     for name in ("listed/a", "listed/b"):
         three[0].unpublish(name, timeout_s=WAIT_S)
-    assert list_channels(three, 2) == []
+    assert find_listed(three, 2) == []
 
 
-def list_channels(nodes: Nodes, rank: int) -> list[ListedChannel]:
+def find_listed(nodes: Nodes, rank: int) -> list[ListedChannel]:
     return [each for each in nodes[rank].channels() if each.name.startswith("listed/")]
 
 
@@ -247,7 +247,7 @@ def test_a_list_counts_versions_through_publishers_and_needs_a_time_limit(three:
         three[0].publish("listed/c", value_of(version), timeout_s=WAIT_S)
     assert three[2].latest("listed/c", newer_than=0, timeout_s=WAIT_S).version == 2
     three[1].publish("listed/c", value_of(3), timeout_s=WAIT_S)
-    (channel,) = list_channels(three, 0)
+    (channel,) = find_listed(three, 0)
     assert channel.lag_versions == 1
     with pytest.raises(InvalidArgumentError, match="how long the nodes have to answer"):
         three[0].channels(timeout_s=math.inf)
