@@ -13,7 +13,10 @@ import ray
 
 pytest.importorskip("verl", reason="the extra verl is not installed")
 
-from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
+from verl.checkpoint_engine.base import (
+    CheckpointEngine,
+    CheckpointEngineRegistry,
+)
 from verl.utils.import_utils import import_external_libs
 
 import hoplite_ray as hop
@@ -25,8 +28,10 @@ from tests.integrations.interfaces import (
 )
 from tests.ray.raycluster import RayCluster
 
-WAIT_S = 120
+WAIT_S = 240
 MODULE = "hoplite_ray.integrations.verl"
+
+import_external_libs(MODULE)  # as each process of verl does by its configuration
 
 
 def test_the_registry_finds_it_by_the_name_of_its_module() -> None:
@@ -40,7 +45,6 @@ print(type(CheckpointEngineRegistry.new("hoplite", bucket_size=1 << 20)).__modul
 
 
 def test_it_has_the_interface_of_a_checkpoint_engine() -> None:
-    import_external_libs(MODULE)
     engine = CheckpointEngineRegistry.get("hoplite")
     check_interface(engine, CheckpointEngine)
     assert engine.wire_format == "named_tensors"
@@ -162,7 +166,6 @@ def test_a_master_that_was_restarted_is_heard_and_its_old_weights_are_not(
 
 
 def test_wrong_uses_are_named() -> None:
-    import_external_libs(MODULE)
     engine = CheckpointEngineRegistry.new("hoplite", bucket_size=1, is_master=True)
     with pytest.raises(hop.InvalidArgumentError, match="the first actor is no master"):
         engine.build_topology(1, 1, [{}, {}])

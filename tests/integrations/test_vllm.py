@@ -25,7 +25,7 @@ from hoplite_ray.integrations import vllm_plugin
 from tests.integrations.interfaces import check_interface, run_fresh
 from tests.ray.raycluster import RayCluster
 
-WAIT_S = 120
+WAIT_S = 240
 
 
 def test_vllm_finds_it_by_its_entry_point_in_a_fresh_process() -> None:
