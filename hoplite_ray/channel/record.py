@@ -13,7 +13,7 @@ from hoplite_ray.values.versions import VERSION_BYTES_MAX, VersionNumber
 
 _FORMAT = 1
 
-# Of one channel. A reader expands them from a few bytes of a record.
+# Versions of one channel. A reader expands them from a few bytes of a record.
 KEPT_MAX = 65_536
 
 
