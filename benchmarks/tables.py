@@ -117,11 +117,11 @@ TABLES = (
         needs_root=True,
     ),
     Table(
-        "weight_sync",
+        "rollouts",
         "Weights to rollouts that die and join",
         "A trainer changes 2 % of its weights every 10 s; a rollout dies and another joins every "
         "20 s.",
-        ("weight_sync",),
+        ("rollouts",),
         1400,
         needs_root=True,
     ),

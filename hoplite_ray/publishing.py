@@ -89,9 +89,9 @@ class Publishing:
         fill: Callable[[Any], None] | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Like `publish`, but awaitable; `fill` runs in the caller's event loop.
+        """Like `publish`, but awaitable; cancelling it may leave a version that becomes visible.
 
-        Cancelling it may leave a version that becomes visible.
+        `fill` runs in the event loop of the caller.
         """
         stored = value if fill is None else draft(value, fill)
         return await self._channels.publish_async(

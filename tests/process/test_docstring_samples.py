@@ -34,7 +34,7 @@ EXAMPLES = {
 VERBS = (
     *("attach", "start", "put", "empty", "get", "delete", "locate"),
     *("gather", "reduce", "all_reduce"),
-    *("publish", "latest", "watch", "unpublish"),
+    *("publish", "latest", "watch", "unpublish", "channels"),
     *("stream", "open_safetensors"),
 )
 

@@ -85,7 +85,7 @@ def test_an_old_name_of_a_store_works_with_a_warning() -> None:
 STORE_VERBS = (
     *("put", "empty", "get", "delete", "locate"),
     *("gather", "reduce", "all_reduce", "reduce_scatter"),
-    *("publish", "latest", "unpublish"),
+    *("publish", "latest", "unpublish", "channels"),
     "open_safetensors",
 )
 STORE_REST = {
@@ -93,6 +93,7 @@ STORE_REST = {
     "begin_get",
     "begin_put",
     "close",
+    "compose",
     "is_alive",
     "node",
     "node_id",

@@ -167,8 +167,9 @@ def number(text: str) -> float:
 
 
 def test_limits_are_those_of_the_header() -> None:
-    channels = DOCS.parent / "native/plan/messages/channel_messages.h"
-    text = LIMITS.read_text() + channels.read_text()
+    messages = DOCS.parent / "native/plan/messages"
+    headers = (LIMITS, messages / "channel_messages.h", messages / "keeping_messages.h")
+    text = "".join(each.read_text() for each in headers)
     stated = re.findall(r"^inline constexpr [\w:]+ ([^;]+);", text, re.M)
     header = dict(re.findall(r"(k\w+) = ([^,]+)", ", ".join(stated)))
     told = re.findall(r"(\d[\d,]*(?: [KMGT]iB| m?s)?) \(`(k\w+)`\)", read("reference/limits.md"))

@@ -92,9 +92,9 @@ async def publish_async(
     namespace: str | None = None,
     timeout_s: float | None = None,
 ) -> int:
-    """Like `publish`, but awaitable; `fill` runs in the caller's event loop.
+    """Like `publish`, but awaitable; cancelling it may leave a version that becomes visible.
 
-    Cancelling it may leave a version that becomes visible.
+    `fill` runs in the event loop of the caller.
     """
     space = _choose(namespace, timeout_s)
     stored = value if fill is None else draft(value, fill)

@@ -1,4 +1,4 @@
-"""The driver of weight_sync.py: the trainer at the first node, and the rollouts' side of each mode.
+"""The driver of rollouts.py: the trainer at the first node, and the rollouts' side of each mode.
 
 A rollout is an actor. It notes when it has each version in its hands, with the first and the last
 element of each layer right. It drops a version when it has the next one.

@@ -1,7 +1,7 @@
 """Weights from a trainer to rollouts that die and join: from publish until each has the version.
 
-    sudo .venv/bin/python benchmarks/weight_sync.py
-    sudo .venv/bin/python benchmarks/weight_sync.py --modes hoplite --seconds 60 --mib 64
+    sudo .venv/bin/python benchmarks/rollouts.py
+    sudo .venv/bin/python benchmarks/rollouts.py --modes hoplite --seconds 60 --mib 64
 
 Real Ray nodes, each in a network namespace with a full-duplex link. The trainer is at the first
 node, and a rollout at each other one. The trainer changes 2 % of the weights and publishes them, at
@@ -39,8 +39,8 @@ from meters import Links
 from network import Network, why_impossible
 from peers.ray_cluster import RayCluster
 from ranks import sleep_until
-from weight_sync_driver import GLOO
-from weight_sync_record import MODES, Life, Record
+from rollouts_driver import GLOO
+from rollouts_record import MODES, Life, Record
 
 MIB = 1 << 20
 KILL_AFTER_S = 1.0  # of a publication, while the whole still travels
@@ -58,7 +58,7 @@ def main() -> int:
     if impossible:
         return refuse(impossible, options)
     network = Network(options.nodes, rate_mbit=options.rate_mbit)
-    return run_on_network("weight_sync", options, network, partial(play_all, options), describe)
+    return run_on_network("rollouts", options, network, partial(play_all, options), describe)
 
 
 def describe(figures: Sequence[Figure]) -> Iterator[str]:
@@ -132,7 +132,7 @@ class _Play:
         self._events: queue.SimpleQueue[tuple[str, Life]] = queue.SimpleQueue()
         store_bytes = COPIES * size_bytes + 256 * MIB
         self._cluster = RayCluster.start(network, store_bytes=store_bytes)
-        self._driver = start_driver(network, self._cluster, "weight_sync_driver.play", store_bytes)
+        self._driver = start_driver(network, self._cluster, "rollouts_driver.play", store_bytes)
         stack.callback(self._driver.close)
         self._driver.do(
             "begin",

@@ -1,12 +1,12 @@
-"""Figures that `benchmarks/weight_sync.py` makes of who had which version when."""
+"""Figures that `benchmarks/rollouts.py` makes of who had which version when."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from figures import OURS
-from weight_sync_driver import HOPLITE, LAYERS, RAY, Weights, check, digest, split
-from weight_sync_record import MIB, Life, Record
+from rollouts_driver import HOPLITE, LAYERS, RAY, Weights, check, digest, split
+from rollouts_record import MIB, Life, Record
 
 BOUND_S = 4.0
 START_S = 100.0  # of version 1; each next one comes 10 s later

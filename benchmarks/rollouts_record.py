@@ -1,4 +1,4 @@
-"""The findings of a run of weight_sync.py: when each rollout had a version, and their figures."""
+"""The findings of a run of rollouts.py: when each rollout had a version, and their figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from figures import OURS, Figure
-from weight_sync_driver import GLOO, HOPLITE, RAY
+from rollouts_driver import GLOO, HOPLITE, RAY
 
 MIB = 1 << 20
 MODES = {HOPLITE: OURS, RAY: "Ray", GLOO: "Gloo"}
