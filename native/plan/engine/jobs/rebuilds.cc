@@ -46,7 +46,7 @@ bool Rebuilds::may_begin(const RebuildCommand& command) const {
   if (command.meta.size_bytes <= engine_.config.inline_bytes_max) return false;
   const LocalObject* object = engine_.objects.find(id);
   if (object != nullptr && (object->has_bytes() || object->is_wanted())) return false;
-  return !engine_.inventory.is_waiting(id) && !engine_.folds.is_folding(id) &&
+  return !makes(id) && !engine_.inventory.is_waiting(id) && !engine_.folds.is_folding(id) &&
          !engine_.calls.is_planned_here(id) && !engine_.keeping.is_deleted(id, command.incarnation);
 }
 
@@ -154,6 +154,7 @@ void Rebuilds::take_answer(const Asked& asked, const Reply& reply) {
   }
   Rebuild& rebuild = at->second;
   if (fetched != nullptr) rebuild.pinned.push_back(came);
+  // A recipe may name attempt 0, as an error does.
   if (fetched == nullptr || came != asked.delta) return fall_back(rebuild.object);
   rebuild.deltas[asked.index] = fetched->extent;
   const bool are_here =

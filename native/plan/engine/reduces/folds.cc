@@ -48,7 +48,10 @@ void Folds::handle_reduce_own(NodeId from, const ReduceOwn& own) {
       (object.target_epoch.value == 0 && object.is_here())) {
     return;
   }
-  if (engine_.rebuilds.makes(own.target)) engine_.rebuilds.fall_back(own.target);
+  if (engine_.rebuilds.makes(own.target)) {
+    engine_.rebuilds.fall_back(own.target);  // it may erase the entry
+    return handle_reduce_own(from, own);
+  }
   if (object.target_epoch.value > 0 && object.is_final() && object.is_here()) {
     // The result may be mapped already: committed bytes stay, and the home hears about them.
     return report_committed(own.target);
