@@ -22,9 +22,6 @@ class Term(NamedTuple):
     counter: int  # within the epoch, from 1 on
 
 
-NO_TERM = Term(0, 0)
-
-
 class VersionNumber(NamedTuple):
     """The place of a version in the order of its channel; `n` 0: no version."""
 
@@ -56,7 +53,7 @@ class TakenTerm:
 
     term: Term
     newest: VersionNumber  # visible by then; NO_VERSION: none
-    before: Term = NO_TERM  # the newest one by then; the default: none is known
+    before: Term  # the newest one by then; (0, 0): none is known
 
 
 @dataclass(frozen=True, slots=True)
