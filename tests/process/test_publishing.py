@@ -254,6 +254,19 @@ def test_a_list_counts_versions_through_publishers_and_needs_a_time_limit(three:
     three[0].unpublish("listed/c", timeout_s=WAIT_S)
 
 
+def test_a_timeout_names_other_namespaces_with_that_name(three: Nodes) -> None:
+    apart = three[0]._channels  # as the plug-in uses it, for Ray's namespaces
+    apart.publish("other", "apart", value_of(1), None, 2, WAIT_S)
+    named = "namespace '' has no channel 'apart', and a channel of that name is in 'other'"
+    with pytest.raises(GetTimeoutError, match=named):
+        three[1].latest("apart", timeout_s=0.5)
+    with three[1].watch("apart") as watch, pytest.raises(GetTimeoutError, match=named):
+        watch.next(timeout_s=0.5)
+    with pytest.raises(GetTimeoutError, match=named):
+        asyncio.run(three[1].latest_async("apart", timeout_s=0.5))
+    apart.unpublish("other", "apart", WAIT_S)
+
+
 def test_the_twins_do_the_same(three: Nodes) -> None:
     async def program() -> None:
         def write(value: dict[str, Any]) -> None:
