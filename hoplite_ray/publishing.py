@@ -48,8 +48,8 @@ class Publishing:
         Args:    name: of the channel, a text of at most 1,024 bytes.
                  value: as for `put`.
                  version: a number above those before; None takes the next one, 1 at first.
-                 keep: versions to keep, 1 to 65,536. Memory for one more is needed while it
-                 publishes.
+                 keep: versions to keep, 1 to 65,536. While it publishes, memory for one more is
+                 needed.
                  copies: nodes that keep each version, 1 to 3. A copy whose node dies is made again
                  while another lives. Where there are fewer nodes, all of them keep it.
                  delta: False to send every version whole. Otherwise readers that have an older
