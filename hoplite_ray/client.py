@@ -18,14 +18,13 @@ from hoplite_ray.errors import InvalidArgumentError, NodeLostError, UnusableAfte
 from hoplite_ray.listener import Listener, detach
 from hoplite_ray.pending import (
     FULL_HINT,
-    SEAL_HINT,
     SILENT_HINT,
     Pending,
     PendingPut,
     PendingReduce,
     ReceivedObject,
 )
-from hoplite_ray.unsealed import Filling, Range, Unsealed
+from hoplite_ray.unsealed import Filling, Range, Unsealed, pend_seal
 from hoplite_ray.values import codec
 from hoplite_ray.values.layout import (
     OBJECT_ID_BYTES,
@@ -103,7 +102,7 @@ class StoreClient:
         """Start to reserve memory for an object; a small one's is there at once."""
         layout = template.layout
         object_id, incarnation = checked_id(object_id), checked_incarnation(incarnation)
-        client = self._usable()
+        self._usable()
         if layout.size_bytes <= _native.INLINE_BYTES_MAX:  # those are copied, never mapped
             memory = bytearray(layout.size_bytes)
             encoded = codec.Encoded(layout, [memoryview(memory)])
@@ -112,16 +111,8 @@ class StoreClient:
                 memory,
                 partial(self.begin_put, object_id, encoded, incarnation=incarnation),
             )
-        request = client.reserve(
-            object_id, incarnation, layout.to_bytes(), layout.parts, layout.size_bytes
-        )
-        return Pending(
-            self._listener,
-            request,
-            what=f"reservation for object {short_name(object_id)} ({layout.size_bytes} bytes)",
-            hint=FULL_HINT,
-            decode=Range(self._usable, self._listener, object_id, template, request).mapped,
-        )
+        reserved = Range(self._usable, self._listener, object_id, template)
+        return self._reserve(object_id, layout, incarnation, reserved.lay_out)
 
     def begin_reserve(self, object_id: bytes, layout: Layout) -> Pending[_native.Unsealed]:
         """Start to reserve memory for a large object; returns it as a buffer to be written."""
@@ -129,13 +120,7 @@ class StoreClient:
 
     def begin_seal(self, object_id: bytes, reserved: _native.Unsealed) -> Pending[None]:
         """Start to let all nodes read memory that was reserved, of which all bytes are written."""
-        return Pending(
-            self._listener,
-            reserved.seal(),
-            what=f"seal of object {short_name(object_id)}",
-            hint=SEAL_HINT,
-            decode=lambda nothing: None,
-        )
+        return pend_seal(self._listener, object_id, reserved.seal())
 
     def begin_fill(
         self, object_id: bytes, layout: Layout, *, incarnation: int = 1

@@ -97,33 +97,25 @@ class Range:
         listener: Listener,
         object_id: bytes,
         template: Template,
-        reservation: _native.Request,
     ) -> None:
         """`usable` returns the store's client, or raises if this process may not use it."""
         self._usable = usable
         self._listener = listener
         self._object_id = object_id
         self._template = template
-        self._reservation = reservation
         self._sealing: _native.Request | None = None  # asked for once, and awaited again
 
-    def mapped(self, _: None) -> Unsealed:
-        """Return the array over the range. REQUIRES: the reservation has succeeded."""
-        self._range = self._usable().map(self._reservation)
-        memory: Any = self._range  # a buffer, which its stub can't say
+    def lay_out(self, reserved: _native.Unsealed) -> Unsealed:
+        """Return the array over the range that was reserved."""
+        self._range = reserved
+        memory: Any = reserved  # a buffer, which its stub can't say
         return Unsealed(self._template, memory, self._begin_seal)
 
     def _begin_seal(self) -> Pending[None]:
         self._usable()
         if self._sealing is None:
             self._sealing = self._range.seal()
-        return Pending(
-            self._listener,
-            self._sealing,
-            what=f"seal of object {short_name(self._object_id)}",
-            hint=SEAL_HINT,
-            decode=lambda nothing: None,
-        )
+        return pend_seal(self._listener, self._object_id, self._sealing)
 
 
 class Filling:
@@ -152,10 +144,15 @@ class Filling:
 
         Raises:  ObjectLostError if it was deleted; NodeLostError; GetTimeoutError.
         """
-        Pending(
-            self._listener,
-            self._range.seal(),
-            what=f"seal of object {short_name(self._object_id)}",
-            hint=SEAL_HINT,
-            decode=lambda nothing: None,
-        ).result(timeout_s)
+        pend_seal(self._listener, self._object_id, self._range.seal()).result(timeout_s)
+
+
+def pend_seal(listener: Listener, object_id: bytes, sealing: _native.Request) -> Pending[None]:
+    """Return a seal that was asked for, to be waited for."""
+    return Pending(
+        listener,
+        sealing,
+        what=f"seal of object {short_name(object_id)}",
+        hint=SEAL_HINT,
+        decode=lambda nothing: None,
+    )
