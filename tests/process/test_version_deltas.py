@@ -19,6 +19,7 @@ from hoplite_ray.channel.reader import Update
 from hoplite_ray.channel.record import Record
 from hoplite_ray.channel.watching import VersionWatch
 from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.values.specs import spec
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes
 
 SIZE = 16 * MIB
@@ -169,6 +170,37 @@ def test_the_next_publisher_deletes_what_a_dead_one_has_left(cluster: MakeNodes)
     np.testing.assert_array_equal(nodes[2].latest("left", timeout_s=WAIT_S).value, value)
     nodes[1].unpublish("left", timeout_s=WAIT_S)
     for rank in range(3):
+        nodes.wait_for(rank, lambda stats: stats.objects == 0)
+
+
+def test_versions_with_deltas_that_are_written_in_place_outlive_their_node(
+    cluster: MakeNodes,
+) -> None:
+    nodes = cluster(4)
+    value = first_value(MIB)
+    watcher = Watcher(nodes, 1, "copied")
+
+    def write(place: Array) -> None:
+        place[:] = value
+
+    for version in range(1, 5):
+        change(value, version)
+        nodes[0].publish(
+            "copied", spec(value.shape, value.dtype), fill=write, copies=2, timeout_s=WAIT_S
+        )
+        watcher.read(version, value)
+    assert nodes.stats(1).rebuilds == 3
+    nodes.kill(0)
+    update = nodes[3].latest("copied", timeout_s=WAIT_S)
+    np.testing.assert_array_equal(update.value, value)
+    change(value, 5)
+    assert nodes[2].publish("copied", value, copies=2, timeout_s=WAIT_S) == 5
+    watcher.read(5, value)
+    nodes[2].unpublish("copied", timeout_s=WAIT_S)
+    watcher.close()
+    del update
+    gc.collect()
+    for rank in (1, 2, 3):
         nodes.wait_for(rank, lambda stats: stats.objects == 0)
 
 
