@@ -35,7 +35,7 @@ VERBS = (
     *("attach", "start", "put", "empty", "get", "delete", "locate"),
     *("gather", "reduce", "all_reduce"),
     *("publish", "latest", "watch", "unpublish", "channels"),
-    *("stream", "open_safetensors"),
+    *("stream", "open_safetensors", "compose"),
 )
 
 
