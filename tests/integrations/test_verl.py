@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import signal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,12 @@ pytest.importorskip("verl", reason="the extra verl is not installed")
 
 from verl.checkpoint_engine.base import (
     CheckpointEngine,
+    CheckpointEngineManager,
     CheckpointEngineRegistry,
+    CheckpointEngineWorker,
 )
 from verl.utils.import_utils import import_external_libs
+from verl.workers.config import CheckpointEngineConfig
 
 import hoplite_ray as hop
 from tests.integrations.interfaces import (
@@ -26,7 +30,7 @@ from tests.integrations.interfaces import (
     make_tensors,
     run_fresh,
 )
-from tests.ray.raycluster import RayCluster
+from tests.ray.raycluster import RayCluster, free_port
 
 WAIT_S = 240
 MODULE = "hoplite_ray.integrations.verl"
@@ -163,6 +167,78 @@ def test_a_master_that_was_restarted_is_heard_and_its_old_weights_are_not(
         assert ray.get(receiving, timeout=WAIT_S) == 5
         ray.kill(master)
     hop.unpublish("restarted", timeout_s=WAIT_S)
+
+
+class Adapter:
+    """verl's end of an inference engine, which checks what it gets."""
+
+    replica_rank = 0
+    is_leader_rank = True
+
+    async def update_weights(self, weights: Any, global_steps: int, wire_format: str) -> None:
+        assert wire_format == "named_tensors"
+        check_tensors({name: tensor async for name, tensor in weights}, global_steps)
+
+
+class Replica:
+    """A replica of one worker: verl's own, with the engine of its configuration."""
+
+    def __init__(self, config: Any, place: dict[str, Any]) -> None:
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        variables = {**alone, "MASTER_PORT": str(free_port())}
+        rollout = SimpleNamespace(name="vllm", mode="async", checkpoint_engine=config)
+        make = ray.remote(CheckpointEngineWorker).options(
+            runtime_env={"env_vars": variables}, **place
+        )
+        self.workers = [make.remote(rollout, None, server_adapter=Adapter())]
+
+    async def abort_all_requests(self, reject_request: bool = False) -> None: ...
+    async def release_kv_cache(self) -> None: ...
+    async def resume_kv_cache(self) -> None: ...
+    async def resume_generation(self) -> None: ...
+
+
+class Actors:
+    """The worker group of the actors, as far as the manager knows it."""
+
+    def __init__(self, ranks: list[Any]) -> None:
+        self._ranks = ranks
+        self.world_size = len(ranks)
+
+    def execute_checkpoint_engine(self, method: list[str], **told: list[Any]) -> list[Any]:
+        return [
+            rank.call.remote(method[at], **{key: values[at] for key, values in told.items()})
+            for at, rank in enumerate(self._ranks)
+        ]
+
+    def update_weights(self, global_steps: int, mode: str) -> list[Any]:
+        return [rank.send.remote(global_steps) for rank in self._ranks]
+
+
+def test_verls_manager_raises_for_a_dead_replica_until_that_is_removed(
+    cluster: RayCluster,
+) -> None:
+    config = CheckpointEngineConfig(
+        backend="hoplite",
+        custom_backend_module=MODULE,
+        engine_kwargs={"hoplite": {"channel": "managed", "timeout_s": WAIT_S}},
+    )
+    rank = Rank.options(**cluster.on(0))
+    given = {"timeout_s": WAIT_S, "channel": "managed"}
+    actors = Actors([rank.remote(is_master=True, **given), rank.remote(**given)])
+    replicas = [Replica(config, cluster.on(node)) for node in (1, 2)]
+    manager = CheckpointEngineManager(config, actors, list(replicas))
+    for step in (1, 2):
+        assert manager.update_weights(global_steps=step) == {}
+    ray.kill(replicas[0].workers[0])
+    with pytest.raises(ray.exceptions.RayActorError):
+        manager.update_weights(global_steps=3)
+    manager.remove_replicas(replicas[:1])
+    manager.update_weights(global_steps=4)
+    manager.add_replicas([Replica(config, cluster.on(1))])
+    manager.update_weights(global_steps=5)
+    assert hop.latest("managed", timeout_s=WAIT_S).value["step"] == 5
+    hop.unpublish("managed", timeout_s=WAIT_S)
 
 
 def test_wrong_uses_are_named() -> None:
