@@ -190,6 +190,47 @@ def test_with_vllms_own_client_the_dead_end_an_update_and_the_others_have_the_ve
     ray.get(trainer.end.remote(), timeout=WAIT_S)
 
 
+class Recorder:
+    """A client that keeps what the trainer tells the engines."""
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self.init_info = init_info
+
+    def start_weight_update(self) -> None: ...
+
+    def update_weights(self, update_info: Any) -> None:
+        self.update_info = update_info
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None: ...
+
+
+def test_a_worker_that_ray_has_not_started_joins_the_trainers_cluster(cluster: RayCluster) -> None:
+    from hoplite_ray.integrations.vllm import HopliteTrainerInitInfo
+
+    vllm_plugin.register()
+    client = Recorder()
+    engine = WeightTransferTrainerFactory.trainer_init(
+        HopliteTrainerInitInfo("joined", rank=0), client=client, source=base.ModuleSource(Model(7))
+    )
+    engine.send_weights()
+    program = f"""
+import torch
+from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
+from tests.integrations.test_vllm import Model, make_worker
+record_metadata_for_reloading(model := Model())
+worker = make_worker(model)
+worker.init_transfer_engine(worker.parse_init_info({client.init_info!r}))
+worker.start_weight_update()
+worker.update_weights({client.update_info!r})
+worker.finish_weight_update()
+wanted = Model(7).state_dict()
+print(all(torch.equal(wanted[name], each) for name, each in model.named_parameters()))
+"""
+    assert client.update_info == {"version": 1}
+    assert run_fresh(program) == "True"
+    engine.shutdown()
+
+
 class Partial(base.WeightSource):
     """A source whose second tensor another rank owns."""
 
