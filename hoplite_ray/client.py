@@ -27,7 +27,6 @@ from hoplite_ray.pending import (
 from hoplite_ray.unsealed import Filling, Range, Unsealed, pend_seal
 from hoplite_ray.values import codec
 from hoplite_ray.values.layout import (
-    OBJECT_ID_BYTES,
     REDUCE_OPS,
     Layout,
     ReduceOp,
@@ -38,6 +37,7 @@ from hoplite_ray.values.layout import (
 )
 from hoplite_ray.values.recipe import Attempt, Recipe
 from hoplite_ray.values.versions import (
+    NO_ID,
     NO_VERSION,
     ChannelReader,
     ChannelState,
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NO_ID = bytes(OBJECT_ID_BYTES)
 _NO_MAJORITY = "no majority of the nodes can be reached"
 
 

@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 
 from hoplite_ray.channel.record import Record
 from hoplite_ray.channel.steps import Steps
-from hoplite_ray.client import NO_ID, StoreClient
+from hoplite_ray.client import StoreClient
 from hoplite_ray.errors import GetTimeoutError, HopliteError, InvalidArgumentError
-from hoplite_ray.values.versions import ChannelState
+from hoplite_ray.values.versions import NO_ID, ChannelState
 
 T = TypeVar("T")
 

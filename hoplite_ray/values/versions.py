@@ -36,6 +36,7 @@ class VersionNumber(NamedTuple):
 
 
 NO_VERSION = VersionNumber(0, 0, 0)
+NO_ID = bytes(28)  # before the ids of all channels; 28 is `OBJECT_ID_BYTES`
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ def test_resets_by_the_hundred_are_nothing(pair: Nodes) -> None:
 ILL_MANNERED = {
     "random bytes": random.Random(11).randbytes(4096),
     "a frame between nodes": frame(CREDIT, struct.pack("<I", 1)),
-    "a get before attaching": local(GET, bytes(29), request=1),
+    "a get before attaching": local(GET, bytes(37), request=1),
     "an attach of another version": local(ATTACH, struct.pack("<HQ", WIRE_VERSION, 1)).replace(
         b"L" + struct.pack("<H", WIRE_VERSION), b"L" + struct.pack("<H", WIRE_VERSION + 1), 1
     ),
@@ -211,9 +211,9 @@ ILL_SPOKEN = {
     "random bytes": random.Random(13).randbytes(4096),
     "a second attach": local(ATTACH, struct.pack("<HQ", WIRE_VERSION, 1)),
     "a get of half an id": local(GET, bytes(14), request=1),
-    "a get with a payload": local(GET, bytes(29), request=1, payload=8) + bytes(8),
+    "a get with a payload": local(GET, bytes(37), request=1, payload=8) + bytes(8),
     "a reply": local(DONE, request=1),
-    "a flag of 2": local(GET, bytes(28) + b"\2", request=1),
+    "a flag of 2": local(GET, bytes(28) + b"\2" + ALL, request=1),
     "an operation that there is not": local(REDUCE, bytes(28) + b"\xff" + bytes(10), request=1),
 }
 
@@ -266,7 +266,7 @@ def test_commands_that_make_no_sense_are_answered_and_harm_nobody(pair: Nodes) -
             assert (kind, answered) == (ERROR, request), body
         client.sendall(local(DELETE, unknown + struct.pack("<I", 0), request=7))
         assert answer(client)[:2] == (DONE, 7)
-        client.sendall(local(GET, known + b"\1", request=8))
+        client.sendall(local(GET, known + b"\1" + ALL, request=8))
         kind, request, body = answer(client)
         assert (kind, request, body[-100:]) == (FETCHED, 8, array.tobytes())
     pair[0].delete(known, timeout_s=WAIT_S)
@@ -280,7 +280,7 @@ def test_client_that_never_reads_is_not_listened_to(pair: Nodes) -> None:
         client.settimeout(0.5)
         with pytest.raises(TimeoutError):  # the node has stopped reading: its buffer fills
             for request in range(1, 1 << 20):
-                client.sendall(local(GET, known + b"\1", request=request))
+                client.sendall(local(GET, known + b"\1" + ALL, request=request))
         serves(pair)
         after = pair.counters(0)
         assert after["client_replies"] - before["client_replies"] < 10_000
@@ -294,7 +294,7 @@ def test_a_client_that_is_cut_off_keeps_what_it_looks_at(pair: Nodes) -> None:
     known = pair.put(0, array)
     before = pair.counters(0)
     with attach(pair, 0) as client:
-        client.sendall(local(GET, known + b"\1", request=1))
+        client.sendall(local(GET, known + b"\1" + ALL, request=1))
         assert answer(client)[:2] == (FETCHED, 1)
         client.sendall(b"no frame" * 3)
         assert is_closed(client)
@@ -307,7 +307,7 @@ def test_a_client_that_is_cut_off_keeps_what_it_looks_at(pair: Nodes) -> None:
 
 
 def test_clients_that_die_at_any_byte_leave_nothing(pair: Nodes) -> None:
-    whole = local(ATTACH, struct.pack("<HQ", 1, 1)) + local(GET, new_id() + b"\0", request=1)
+    whole = local(ATTACH, struct.pack("<HQ", 1, 1)) + local(GET, new_id() + b"\0" + ALL, request=1)
     for size in range(len(whole) + 1):
         with attach(pair, 0, silent=True) as client:
             client.sendall(whole[:size])

@@ -256,7 +256,7 @@ def test_a_list_counts_versions_through_publishers_and_needs_a_time_limit(three:
 
 def test_a_timeout_names_other_namespaces_with_that_name(three: Nodes) -> None:
     apart = three[0]._channels  # as the plug-in uses it, for Ray's namespaces
-    apart.publish("other", "apart", value_of(1), None, 2, WAIT_S)
+    apart.publish("other", "apart", value_of(1), None, 2, 1, True, WAIT_S)
     named = "namespace '' has no channel 'apart', and a channel of that name is in 'other'"
     with pytest.raises(GetTimeoutError, match=named):
         three[1].latest("apart", timeout_s=0.5)

@@ -15,7 +15,8 @@ from tests.process.nodes import WAIT_S, Nodes
 
 HELLO, PROOF, BLOCK, CLAIM, DELETE_THERE, PULL_START, CREDIT = 1, 3, 16, 32, 33, 46, 47
 ATTACH, GET, DELETE, REDUCE, WROTE, RELEASE, CANCEL = 1, 18, 20, 21, 17, 19, 23
-FETCHED, DONE, ERROR = 33, 35, 36
+FETCHED, DONE, ERROR = 65, 67, 68
+ALL = b"\xff" * 8  # a get of all bytes
 
 
 def frame(

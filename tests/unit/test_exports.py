@@ -139,6 +139,15 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         hoplite_ray.broadcast_all  # noqa: B018
 
 
+def test_a_nodes_process_has_no_numpy_whose_threads_each_node_would_have() -> None:
+    program = (
+        "import sys, hoplite_ray.node.process\n"
+        "found = {'ray', 'numpy', 'torch'} & set(sys.modules)\n"
+        "sys.exit(f'{found} are imported' if found else 0)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_importing_it_needs_neither_ray_nor_numpy_nor_the_native_core() -> None:
     program = (
         "import sys, hoplite_ray, hoplite_ray.config\n"

@@ -16,8 +16,7 @@ from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.client import ControlClient
 from hoplite_ray.control.view import Member
 from hoplite_ray.errors import ControlError, InvalidArgumentError
-from hoplite_ray.values.layout import OBJECT_ID_BYTES
-from hoplite_ray.values.versions import ChannelState, read_channels
+from hoplite_ray.values.versions import NO_ID, ChannelState, read_channels
 
 ROWS_MAX = 100_000  # 10 MB on the wire, and the longest turn that a node may spend on a list
 _ROWS_PER_MESSAGE = 1000  # some 60 to 100 bytes each; gRPC refuses messages over 4 MiB
@@ -146,7 +145,7 @@ class Administration:
 
     async def channels(self) -> AsyncIterator[pb.Channels]:
         """Yield the live version channels page by page, each page of one moment."""
-        after = bytes(OBJECT_ID_BYTES)
+        after = NO_ID
         while page := read_channels(await asyncio.to_thread(self._native.channels, after)):
             yield pb.Channels(channels=[_channel_to_proto(each) for each in page])
             after = page[-1].channel
