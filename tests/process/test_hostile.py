@@ -22,6 +22,7 @@ from hoplite_ray.launch import NodeProcess
 from hoplite_ray.store import Store, new_id
 from tests.process.nodes import MIB, WAIT_S, Nodes, numbers
 from tests.process.wire import (
+    ALL,
     ATTACH,
     BLOCK,
     CANCEL,
