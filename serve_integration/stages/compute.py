@@ -309,9 +309,7 @@ class Compute:
             context = contextvars.copy_context()
             self._worker.submit(context.run, self._run_batch, runs, began_s, loop)
 
-    def _finish_batch(
-        self, runs: list[Run], answers: list[Any], began_s: float, took_s: float
-    ) -> None:
+    def _finish_batch(self, runs: list[Run], answers: list[Any], took_s: float) -> None:
         if self._stage.budget_s is not None:
             now_s = time.monotonic()
             metrics.observe_spent([now_s - run.came_s for run in runs], self._stage.budget_s)
@@ -329,30 +327,22 @@ class Compute:
                 run.answer.set_result(answer)
         metrics.observe("serve_stage_ms", took_s * 1000, part="compute")
         self._batches.finish(len(runs), took_s)
-        self._judge_drift(len(runs), took_s)
+        self._learn(len(runs), took_s)
         self._learn_loop(took_s)
         self._ended_s = time.time()
         if self._loop_share.mean > _LOOP_SHARE_MAX:
-            self._is_take_due = True
-            self._pass_turns(_TURNS, len(runs), began_s)
+            self._take_after(_TURNS)
         else:
-            self._end_batch(len(runs), began_s)
+            self._take_batch()
 
-    def _pass_turns(self, turns: int, size: int, began_s: float) -> None:
-        """Pass turns of the loop, in which it sends answers and hears queries, and end the batch.
+    def _take_after(self, turns: int) -> None:
+        """Take a batch after some turns of the loop, in which it sends answers and hears queries.
 
         The next batch would keep the loop from that.
         """
-        if turns:
-            asyncio.get_running_loop().call_soon(self._pass_turns, turns - 1, size, began_s)
-        else:
-            self._is_take_due = False
-            self._end_batch(size, began_s)
-
-    def _end_batch(self, size: int, began_s: float) -> None:
-        """Take the next batch. Until now the last one has kept the stage busy."""
-        self._recent.learn(size, time.monotonic() - began_s)
-        self._take_batch()
+        self._is_take_due = True
+        step = (self._take_due_batch,) if turns == 0 else (self._take_after, turns - 1)
+        asyncio.get_running_loop().call_soon(*step)
 
     def _answer_probe(self, began_s: float) -> None:
         self._probe, self._probed_s = None, time.monotonic() - began_s
@@ -366,8 +356,9 @@ class Compute:
         if not self._is_async and took_s > 2 * _PROBE_S:
             self._loop_share.learn(waited_s - _PROBE_S, took_s)
 
-    def _judge_drift(self, size: int, took_s: float) -> None:
-        """Tell when the plan's profile is not true any more."""
+    def _learn(self, size: int, took_s: float) -> None:
+        """Keep a batch's time, and tell when the plan's profile is not true any more."""
+        self._recent.learn(size, took_s)
         ratio = self._drift.learn(size, took_s)
         if ratio is None:
             return
@@ -394,7 +385,7 @@ class Compute:
             results = stop.value
         took_s = time.monotonic() - began_s
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(self._finish_batch, runs, results, began_s, took_s)
+            loop.call_soon_threadsafe(self._finish_batch, runs, results, took_s)
 
     async def _run_batch_async(self, runs: list[Run], began_s: float) -> None:
         steps = self._bisect(runs)
@@ -411,7 +402,7 @@ class Compute:
                 else:
                     wanted = steps.send(answers)
         except StopIteration as stop:
-            self._finish_batch(runs, stop.value, began_s, time.monotonic() - began_s)
+            self._finish_batch(runs, stop.value, time.monotonic() - began_s)
 
     def _bisect(self, runs: list[Run]) -> Generator[list[Run], Any, list[Any]]:
         """Yield queries to call, and be sent their answers. Halves of what raises are called again.
