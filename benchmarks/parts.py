@@ -12,16 +12,16 @@ the time of one reader's columns over one link, and their bytes.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import bounds
-from carried import OverloadError, carried_share, check_carried
-from figures import OURS, Figure, print_figures, value_text
-from meters import Links, machine
+from figures import OURS, Figure, value_text
+from frame import refuse, run_on_network
+from meters import Links
 from network import Network, why_impossible
 from parts_driver import HOPLITE, RAY
 from peers.ray_cluster import RayCluster
@@ -36,30 +36,22 @@ def main() -> int:
     options = parse_options()
     impossible = why_impossible()
     if impossible:
-        print(f"{impossible}; nothing was measured")
-        return 0 if options.toy else 1
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else namespaces remain
-    where = machine()
+        return refuse(impossible, options)
     network = Network(2 * options.sides, rate_mbit=options.rate_mbit)
-    with ExitStack() as stack:
-        stack.enter_context(network)
-        try:
-            carried = (carried_share if options.toy else check_carried)(network)
-        except OverloadError as error:
-            print(error)
-            return 1
-        print(f"{network}, {carried:.0%} of it carried")
-        print(", ".join(f"{what} {value}" for what, value in where.items()), flush=True)
-        figures = list(measure(options, network, stack))
+    return run_on_network("parts", options, network, partial(play, options), describe)
+
+
+def play(options: argparse.Namespace, network: Network, stack: ExitStack) -> list[Figure]:
+    """Measure both ways."""
+    return list(measure(options, network, stack))
+
+
+def describe(figures: Sequence[Figure]) -> Iterator[str]:
+    """Return a line for each figure."""
     for figure in figures:
         bound = value_text(figure.bound or 0.0, figure.unit)
         median = value_text(figure.median or 0.0, figure.unit)
-        print(f"{figure.case}: {figure.by} {median}, bound {bound}")
-    if options.toy:
-        print("toy sizes: they prove only that it runs")
-    if options.json:
-        print_figures("parts", figures, where | {"carried_share": carried})
-    return 0
+        yield f"{figure.case}: {figure.by} {median}, bound {bound}"
 
 
 def parse_options() -> argparse.Namespace:

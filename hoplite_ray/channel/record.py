@@ -19,7 +19,7 @@ KEPT_MAX = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a version, for people who look at its channel.
+    """The origin of a version, as lists of channels show it.
 
     namespace, name:  of its channel, whose id is their hash.
     ordinal:          its place among all versions of the channel, from 1 on.

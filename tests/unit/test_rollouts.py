@@ -1,4 +1,4 @@
-"""Figures that `benchmarks/rollouts.py` makes of who had which version when."""
+"""Figures that `benchmarks/rollouts.py` makes of the times at which rollouts had versions."""
 
 from __future__ import annotations
 
